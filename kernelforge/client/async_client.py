@@ -29,6 +29,8 @@ from kernelforge.client.models import (
     Session,
     SessionRequest,
     StoredEvaluation,
+    Suspect,
+    SuspectDecision,
     TaskPage,
     TaskRow,
     Turn,
@@ -229,6 +231,14 @@ class AsyncClient(ClientBase[AsyncTransport]):
             if answer.complete or limits.remaining_s <= 0 or all(job.status.ended for job in answer.jobs):
                 return answer
 
+    async def suspects(self, run_id: str | None = None) -> list[Suspect]:
+        """Candidates whose reward is or was withheld, the latest first: yours, or with the scope ``admin`` all."""
+        return await self._ask(calls.suspects(run_id))
+
+    async def decide(self, suspect: str, decision: Literal["release", "confirm"]) -> Suspect:
+        """Give the jobs of a suspect their rewards, or take it as a hack. It takes the scope ``admin``."""
+        return await self._ask(calls.decide(suspect, checked(SuspectDecision, {"decision": decision})))
+
     async def prompts(
         self,
         task: str,
@@ -264,6 +274,7 @@ class AsyncClient(ClientBase[AsyncTransport]):
         stage: Literal["correctness", "speed", "none"] | None = None,
         advance_at: float | None = None,
         advance_window: int | None = None,
+        jump_factor: float | None = None,
     ) -> RunStatus:
         """Set a run's share of the devices, its policy version, bounds of staleness, and what it keeps; None keeps a
         setting. The arguments are fields of :class:`~kernelforge.client.models.RunSettings`."""
@@ -274,6 +285,7 @@ class AsyncClient(ClientBase[AsyncTransport]):
         }
         fields |= {"max_staleness": max_staleness, "batch_size": batch_size, "exemplars": exemplars}
         fields |= {"stage": stage, "advance_at": advance_at, "advance_window": advance_window}
+        fields |= {"jump_factor": jump_factor}
         settings = checked(RunSettings, fields)
         return await self._ask(calls.set_run(run_id, settings))
 

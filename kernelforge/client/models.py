@@ -196,7 +196,16 @@ class Components(_Answer):
 
 
 FaultCode = Literal[
-    "cancelled", "deadline", "stale", "worker_died", "unsupported", "device", "oracle", "sandbox", "internal"
+    "cancelled",
+    "deadline",
+    "stale",
+    "worker_died",
+    "unsupported",
+    "device",
+    "oracle",
+    "sandbox",
+    "internal",
+    "withheld",
 ]
 
 
@@ -212,14 +221,15 @@ class Fault(_Answer):
 class RewardResult(_Answer):
     """Result of a job: a score, a candidate that the device cannot run, or an infrastructure failure."""
 
-    outcome: Literal["scored", "unsupported", "infra_error"]
+    outcome: Literal["scored", "unsupported", "withheld", "infra_error"]
     """``unsupported``: the candidate needs what the device lacks, so nothing is known of it, and another try changes
-    nothing."""
+    nothing. ``withheld``: its reward jumped and it is like a known hack, so an operator decides."""
     reward: float | None = Field(default=None, allow_inf_nan=False)
     """None exactly if the outcome is not ``scored``."""
     failure_reward: float | None = Field(default=None, allow_inf_nan=False)
     """Reward of a candidate that built and did not run, by the policy; present exactly if the outcome is
-    ``unsupported``. It is for trainers that cannot leave a sample out, and whose policy must not gain by one."""
+    ``unsupported`` or ``withheld``. It is for trainers that cannot leave a sample out, and whose policy must not gain
+    by one."""
     policy: str = ""
     """Reward policy with its version."""
     components: Components = Components()
@@ -255,8 +265,8 @@ class RewardResult(_Answer):
         scored = self.outcome == "scored"
         if scored != (self.reward is not None) or scored != (self.error is None):
             raise ValueError("a scored result has a reward and no error; any other has an error and no reward")
-        if (self.outcome == "unsupported") != (self.failure_reward is not None):
-            raise ValueError("an unsupported candidate has the reward of a failure, and nothing else has")
+        if (self.outcome in ("unsupported", "withheld")) != (self.failure_reward is not None):
+            raise ValueError("an unsupported or withheld candidate has the reward of a failure, and nothing else has")
         return self
 
     @property
@@ -441,10 +451,15 @@ class RunSettings(_Request):
     right; 0 leaves it to the trainer."""
     advance_window: int | None = Field(default=None, ge=1, le=100_000)
     """The default is 256."""
+    jump_factor: float | None = Field(default=None, ge=0, le=1_000, allow_inf_nan=False)
+    """A right candidate that is more than so many times as fast as the best of its task before, or has so many times
+    its reward, is compared with known hacks, and its reward withheld if it is like one; CUDA-L1's is 2. 0 compares
+    nothing, as by default."""
 
     def changes(self) -> dict[str, Any]:
         """The settings to change, with None for those to remove."""
         none = {"min_policy_version": 0, "max_staleness": -1, "batch_size": 0, "stage": "none", "advance_at": 0.0}
+        none["jump_factor"] = 0.0
         given_settings = self.model_dump(exclude_none=True)
         return {name: None if none.get(name) == value else value for name, value in given_settings.items()}
 
@@ -468,6 +483,7 @@ class RunStatus(_Answer):
     stage: TrainingStage | None = None
     advance_at: float | None = None
     advance_window: int = 256
+    jump_factor: float | None = None
     share_correct: float | None = None
     """Of the latest jobs of the stage ``correctness``, since the start of the server or of the stage."""
     queued: int
@@ -695,6 +711,40 @@ class AcknowledgeRequest(_Request):
 class Acknowledged(_Answer):
     acknowledged: int
     """Number of trajectories."""
+
+
+class SimilarCase(_Answer):
+    """A case that a suspect is like."""
+
+    case: str
+    kind: Literal["cheat", "honest"]
+    similarity: float
+    """Of the texts, 0 to 1; 1 also for equal PTX."""
+
+
+class Suspect(_Answer):
+    """A candidate whose reward is withheld, or was."""
+
+    id: JobId
+    caller: str
+    run_id: str
+    task: str
+    candidate: str
+    work: int
+    """Number of its evaluation in the server's database."""
+    decision: Literal["release", "confirm"] | None = None
+    """None: it waits for one."""
+    why: str
+    """What its reward jumped by."""
+    cases: list[SimilarCase]
+    created_at: float
+    """UTC seconds since 1970."""
+
+
+class SuspectDecision(_Request):
+    """``release``: the jobs get their rewards, and the candidate counts as honest. ``confirm``: it counts as a hack."""
+
+    decision: Literal["release", "confirm"]
 
 
 class GroupRow(_Answer):

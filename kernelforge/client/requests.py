@@ -36,6 +36,8 @@ from kernelforge.client.models import (
     Session,
     SessionRequest,
     StoredEvaluation,
+    Suspect,
+    SuspectDecision,
     TaskPage,
     TaskRow,
     Turn,
@@ -203,6 +205,14 @@ def group(run_id: str, group_id: str, size: int | None, wait_s: float) -> Reques
     query = {"run_id": run_id, "group_id": group_id, "wait_s": f"{wait_s:.3f}"}
     query |= {} if size is None else {"size": str(size)}
     return RequestSpec("GET", "/v1/groups", GroupAnswer, query=query, hold_s=wait_s)
+
+
+def suspects(run_id: str | None) -> RequestSpec[list[Suspect]]:
+    return RequestSpec("GET", "/v1/suspects", list[Suspect], query={} if run_id is None else {"run_id": run_id})
+
+
+def decide(suspect: str, decision: SuspectDecision) -> RequestSpec[Suspect]:
+    return RequestSpec("POST", f"/v1/suspects/{_part(suspect)}", Suspect, decision, repeatable=False)
 
 
 def prompts(request: PromptRequest) -> RequestSpec[PromptAnswer]:

@@ -29,6 +29,8 @@ from kernelforge.client.models import (
     Session,
     SessionRequest,
     StoredEvaluation,
+    Suspect,
+    SuspectDecision,
     TaskPage,
     TaskRow,
     Turn,
@@ -226,6 +228,14 @@ class Client(ClientBase[SyncTransport]):
             if answer.complete or limits.remaining_s <= 0 or all(job.status.ended for job in answer.jobs):
                 return answer
 
+    def suspects(self, run_id: str | None = None) -> list[Suspect]:
+        """Candidates whose reward is or was withheld, the latest first: yours, or with the scope ``admin`` all."""
+        return self._ask(calls.suspects(run_id))
+
+    def decide(self, suspect: str, decision: Literal["release", "confirm"]) -> Suspect:
+        """Give the jobs of a suspect their rewards, or take it as a hack. It takes the scope ``admin``."""
+        return self._ask(calls.decide(suspect, checked(SuspectDecision, {"decision": decision})))
+
     def prompts(
         self,
         task: str,
@@ -261,6 +271,7 @@ class Client(ClientBase[SyncTransport]):
         stage: Literal["correctness", "speed", "none"] | None = None,
         advance_at: float | None = None,
         advance_window: int | None = None,
+        jump_factor: float | None = None,
     ) -> RunStatus:
         """Set a run's share of the devices, its policy version, bounds of staleness, and what it keeps; None keeps a
         setting. The arguments are fields of :class:`~kernelforge.client.models.RunSettings`."""
@@ -271,6 +282,7 @@ class Client(ClientBase[SyncTransport]):
         }
         fields |= {"max_staleness": max_staleness, "batch_size": batch_size, "exemplars": exemplars}
         fields |= {"stage": stage, "advance_at": advance_at, "advance_window": advance_window}
+        fields |= {"jump_factor": jump_factor}
         settings = checked(RunSettings, fields)
         return self._ask(calls.set_run(run_id, settings))
 

@@ -65,6 +65,7 @@ class InProcessEngine:
         """Evaluations wait for it."""
         self.gate.set()
         self.demanded = 0
+        self.speedup = 2.0
         self._measures = measures
         self._names = [f"{'cuda' if measures else 'emulated:h100'}#{index}" for index in range(slots)]
         self._busy: set[str] = set()
@@ -165,7 +166,7 @@ class InProcessEngine:
     def _evaluation(self, order: EvaluationOrder, verdict: Verdict) -> Evaluation:
         fields = {"candidate": order.candidate.hash, "task": order.task.digest, "fingerprint": self._fingerprint}
         if self._measures and verdict is Verdict.OK:
-            fields["performance"] = measured(speedup=2.0, speedup_lower=1.5)
+            fields["performance"] = measured(speedup=self.speedup, speedup_lower=1.5)
         return make_evaluation(verdict, **fields)
 
 

@@ -23,6 +23,7 @@ from kernelforge.client.models import (
     RunSettings,
     RunStatus,
     ServerStatus,
+    Suspect,
     WorkerRow,
 )
 from kernelforge.errors import UsageError
@@ -256,6 +257,14 @@ class MinimalService:
 
     def policy_version(self, run_id: str) -> int | None:
         return None
+
+    open_suspects = 0
+
+    def suspects(self, run_id: str | None, caller: Caller) -> list[Suspect]:
+        return []
+
+    async def decide(self, suspect_id: str, decision: str) -> Suspect:
+        raise RequestRejected(404, "unknown_suspect", f"there is no suspect {suspect_id!r}")
 
     def group(self, run_id: str, group_id: str, size: int | None, caller: Caller) -> GroupAnswer:
         raise RequestRejected(404, "unknown_group", f"no job of {run_id} is of group {group_id}")

@@ -328,6 +328,9 @@ class _Gauges(Collector):
         yield GaugeMetricFamily("kernelforge_workers", "Worker processes that are alive.", health.workers)
         yield GaugeMetricFamily("kernelforge_worker_restarts", "Workers replaced since the start.", health.restarts)
         yield GaugeMetricFamily("kernelforge_runs", "Runs that the server knows.", len(self._service.runs()))
+        yield GaugeMetricFamily(
+            "kernelforge_suspects", "Withheld candidates to decide about.", self._service.open_suspects
+        )
         yield GaugeMetricFamily("kernelforge_held_requests", "Requests that wait for jobs.", len(self._long_polls))
         events = CounterMetricFamily("kernelforge_gateway_events", "What the gateway did.", labels=("event",))
         for event, count in self._service.counters.items():

@@ -11,7 +11,7 @@ from kernelforge.client.models import Fault, FaultCode, Job, JobStatus, RewardRe
 from kernelforge.errors import StoreError
 from kernelforge.records import Evaluation, Verdict
 from kernelforge.server.base import utc_seconds
-from kernelforge.server.jobs.job_store import Batch, JobEnd, NewExemplar, TaskEnd, TaskProgress
+from kernelforge.server.jobs.job_store import Batch, JobEnd, TaskEnd, TaskProgress
 from kernelforge.server.jobs.results import Stored, failed
 from kernelforge.server.jobs.state import ActiveJob, EvaluationTask, Phase, ServiceState, has_result
 from kernelforge.workers.base import EvaluationReport
@@ -47,15 +47,19 @@ class JobCompletion:
         task_end: TaskEnd | None = None,
         *,
         forget_keys: bool = False,
-        exemplars: Sequence[NewExemplar] = (),
+        rows: Batch | None = None,
     ) -> Completed:
-        """End jobs, except those that are ending already. A task without remaining jobs is closed as dropped."""
+        """End jobs, except those that are ending already. A task without remaining jobs is closed as dropped.
+
+        Args:
+            rows: further rows of the same transaction.
+        """
         now = utc_seconds()
-        batch = Batch(exemplars=list(exemplars))
+        batch = rows or Batch()
         ended: list[tuple[ActiveJob, Job]] = []
         tasks: dict[int, EvaluationTask] = {}
         if self._closed:  # jobs that are open now are restored by the next start
-            ends, task_end, batch.exemplars = (), None, []
+            ends, task_end, batch = (), None, Batch()
         for job, status, result in ends:
             if job.ending:
                 continue
@@ -147,13 +151,13 @@ class JobCompletion:
         profile = None if report.profile is None else report.profile.model_dump_json()
         end = TaskEnd(task.id, "done", now, evaluation.model_dump_json(), profile)
         jobs = [job for job in task.jobs.values() if not job.ending]
-        results = [(job, stored.scored_by(job.policy, profile=job.profile).result) for job in jobs]
-        exemplars = [self._state.exemplar(job.caller, job.accepted.run_id, stored) for job in jobs]
-        self.complete(
-            [(job, JobStatus.FINISHED, result) for job, result in results],
-            end,
-            exemplars=[row for row in exemplars if row is not None],
-        )
+        rows = Batch()
+        ends: list[End] = []
+        for job in jobs:
+            result = stored.scored_by(job.policy, profile=job.profile).result
+            result = self._state.screened(job.caller, job.accepted.run_id, stored, result, rows)
+            ends.append((job, JobStatus.FINISHED, result))
+        self.complete(ends, end, rows=rows)
 
     def task_lost(self, task: EvaluationTask, message: str) -> None:
         """End a task that has cost too many workers."""

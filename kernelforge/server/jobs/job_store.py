@@ -112,6 +112,20 @@ CREATE TABLE exemplars (
   UNIQUE (caller, run, task, candidate)
 );
 CREATE INDEX exemplars_work ON exemplars(work);
+
+CREATE TABLE suspects (
+  id TEXT PRIMARY KEY,
+  caller TEXT NOT NULL,
+  run TEXT NOT NULL,
+  work INTEGER NOT NULL REFERENCES works(id),
+  candidate TEXT NOT NULL,
+  why TEXT NOT NULL,
+  cases TEXT NOT NULL CHECK (json_valid(cases)),
+  created_at REAL NOT NULL,
+  decision TEXT CHECK (decision IN ('release', 'confirm')),
+  UNIQUE (caller, run, work)
+) WITHOUT ROWID;
+CREATE INDEX suspects_work ON suspects(work);
 """
 
 _GROUPS_AND_PROMPTS = """
@@ -170,7 +184,7 @@ CREATE INDEX IF NOT EXISTS leases_open ON leases(caller, run, consumers, expires
 _EXPERIENCE_OF_JOB = """
 INSERT INTO experiences (owner, run, kind, name, policy_version)
   SELECT NEW.caller, NEW.run, 'job', NEW.id, NEW.policy_version
-  WHERE json_extract(NEW.result, '$.outcome') != 'infra_error' AND NEW.tag NOT GLOB 'session/*/*'"""
+  WHERE json_extract(NEW.result, '$.outcome') NOT IN ('infra_error', 'withheld') AND NEW.tag NOT GLOB 'session/*/*'"""
 
 _EXPERIENCES_OF_JOBS = f"""
 CREATE TRIGGER job_answered AFTER INSERT ON jobs WHEN NEW.result IS NOT NULL BEGIN {_EXPERIENCE_OF_JOB}; END;
@@ -181,6 +195,22 @@ CREATE TRIGGER job_deleted AFTER DELETE ON jobs BEGIN DELETE FROM experiences WH
 _STAGES = """
 ALTER TABLE jobs ADD COLUMN training_stage TEXT CHECK (training_stage IN ('correctness', 'speed'));
 CREATE INDEX jobs_group ON jobs(run, group_id) WHERE group_id IS NOT NULL;
+"""
+
+_SUSPECTS = """
+CREATE TABLE suspects (
+  id TEXT PRIMARY KEY,
+  caller TEXT NOT NULL,
+  run TEXT NOT NULL,
+  work INTEGER NOT NULL REFERENCES works(id),
+  candidate TEXT NOT NULL,
+  why TEXT NOT NULL,
+  cases TEXT NOT NULL CHECK (json_valid(cases)),
+  created_at REAL NOT NULL,
+  decision TEXT CHECK (decision IN ('release', 'confirm')),
+  UNIQUE (caller, run, work)
+) WITHOUT ROWID;
+CREATE INDEX suspects_work ON suspects(work);
 """
 
 UNSET_RUN = (
@@ -212,7 +242,15 @@ SERVER = Schema(
     script=_TABLES + _TASKS + EXPERIENCES + _EXPERIENCES_OF_JOBS,
     synchronous="NORMAL",
     guests=frozenset({"tokens", "sessions", "turns", "experiences", "consumers", "leases", "sqlite_sequence"}),
-    changes=(_GROUPS_AND_PROMPTS, _TASKS, _STALENESS, _EXEMPLARS, EXPERIENCES + _EXPERIENCES_OF_JOBS, _STAGES),
+    changes=(
+        _GROUPS_AND_PROMPTS,
+        _TASKS,
+        _STALENESS,
+        _EXEMPLARS,
+        EXPERIENCES + _EXPERIENCES_OF_JOBS,
+        _STAGES,
+        _SUSPECTS,
+    ),
 )
 """Schema of ``server.db``. A row of ``tasks`` is a suite's task that a job was evaluated for. A row of ``works`` is an
 evaluation task; whether a worker has it is not stored, so after a kill all open tasks are queued again. Committed
@@ -330,6 +368,17 @@ class NewExemplar(NamedTuple):
     score: float | None
 
 
+class NewSuspect(NamedTuple):
+    id: str
+    caller: str
+    run: str
+    work: int
+    candidate: str
+    why: str
+    cases: str
+    created_at: float
+
+
 class KeptExemplar(NamedTuple):
     """Fingerprints of an exemplar that no other one has."""
 
@@ -375,6 +424,11 @@ class Batch:
     exemplars: list[NewExemplar] = field(default_factory=list)
     kept_exemplars: list[KeptExemplar] = field(default_factory=list)
     dropped_exemplars: list[int] = field(default_factory=list)
+    suspects: list[NewSuspect] = field(default_factory=list)
+    decisions: list[tuple[str, str]] = field(default_factory=list)
+    """Decision and suspect."""
+    changed_results: list[tuple[str, str]] = field(default_factory=list)
+    """Result, as JSON, and job that has ended."""
 
     def __bool__(self) -> bool:
         return any(getattr(self, part) for part in self.__slots__)
@@ -546,6 +600,16 @@ class JobStore:
         for forgotten in gather("forgotten_keys"):
             execute("DELETE FROM keys WHERE caller = ? AND key = ? AND job = ?", forgotten)
         self._exemplars(execute, gather("exemplars"), gather("kept_exemplars"), gather("dropped_exemplars"))
+        for suspect in gather("suspects"):
+            execute(
+                "INSERT OR IGNORE INTO suspects (id, caller, run, work, candidate, why, cases, created_at) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                suspect,
+            )
+        for decision in gather("decisions"):
+            execute("UPDATE suspects SET decision = ? WHERE id = ?", decision)
+        for changed in gather("changed_results"):
+            execute("UPDATE jobs SET result = ? WHERE id = ?", changed)
         self._prune(execute, gather("pruned_jobs"), gather("pruned_tasks"))
         for run in gather("pruned_runs"):
             execute(f"DELETE FROM runs WHERE run = ? AND {UNSET_RUN}", (run,))
@@ -593,7 +657,8 @@ class JobStore:
         for task in tasks:
             execute(
                 "DELETE FROM works WHERE id = ?1 AND state != 'open' AND NOT EXISTS (SELECT 1 FROM jobs "
-                "WHERE work = ?1) AND NOT EXISTS (SELECT 1 FROM exemplars WHERE work = ?1)",
+                "WHERE work = ?1) AND NOT EXISTS (SELECT 1 FROM exemplars WHERE work = ?1) "
+                "AND NOT EXISTS (SELECT 1 FROM suspects WHERE work = ?1)",
                 (task,),
             )
 

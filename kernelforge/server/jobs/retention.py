@@ -113,7 +113,8 @@ class Retention:
         rows = await asyncio.to_thread(
             self._reader.tuples,
             "SELECT id, key, NOT EXISTS (SELECT 1 FROM jobs WHERE work = works.id) AND "
-            "NOT EXISTS (SELECT 1 FROM exemplars WHERE work = works.id) FROM works "
+            "NOT EXISTS (SELECT 1 FROM exemplars WHERE work = works.id) AND "
+            "NOT EXISTS (SELECT 1 FROM suspects WHERE work = works.id) FROM works "
             "WHERE state != 'open' AND id > ? ORDER BY id LIMIT ?",
             (self._cursor, _AT_A_TIME),
         )

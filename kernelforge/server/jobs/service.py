@@ -25,6 +25,7 @@ from kernelforge.client.models import (
     RunSettings,
     RunStatus,
     ServerStatus,
+    Suspect,
     WorkerRow,
 )
 from kernelforge.errors import KernelForgeError, StoreError, TaskError
@@ -34,10 +35,10 @@ from kernelforge.rewards.advantages import smoothed
 from kernelforge.server.base import Caller, LRUCache, RequestRejected
 from kernelforge.server.jobs.completion import End, JobCompletion
 from kernelforge.server.jobs.conversion import ReplyConverter
-from kernelforge.server.jobs.exemplars import ExemplarKey, Exemplars
+from kernelforge.server.jobs.exemplars import ExemplarKey, Exemplars, exemplar_of
 from kernelforge.server.jobs.job_store import Batch, JobStore, RunRow
 from kernelforge.server.jobs.requests import Registry, RequestParser
-from kernelforge.server.jobs.results import CompletedJobs, Evaluated, EvaluationCache, failed
+from kernelforge.server.jobs.results import CompletedJobs, Evaluated, EvaluationCache, Stored, failed
 from kernelforge.server.jobs.retention import Retention
 from kernelforge.server.jobs.scheduler import Scheduler
 from kernelforge.server.jobs.state import (
@@ -52,6 +53,7 @@ from kernelforge.server.jobs.state import (
     restore,
 )
 from kernelforge.server.jobs.submission import Submission, not_stored, unknown_job
+from kernelforge.server.jobs.suspects import RewardChecks
 from kernelforge.store.live_runs import run_lock
 from kernelforge.tasks.suites import Catalogue
 from kernelforge.version import __version__
@@ -199,7 +201,10 @@ class JobService:
         settings, active = self.settings, self._active
         completed = CompletedJobs(store, settings.jobs_in_memory)
         cache = EvaluationCache(store, settings.evaluations_in_memory)
-        state = self._state = ServiceState(settings, store, active, self._watchers, self.counters, completed, cache)
+        self.checks = RewardChecks(store)
+        state = self._state = ServiceState(
+            settings, store, active, self._watchers, self.counters, completed, cache, self.checks
+        )
         self._exemplars = Exemplars(store, self._engine.fingerprint)
         self._resources.callback(self._exemplars.close)
         self._completion = JobCompletion(state)
@@ -603,6 +608,11 @@ class JobService:
 
     # -- runs ---------------------------------------------------------------------------------------------------------
 
+    @property
+    def open_suspects(self) -> int:
+        """Candidates whose reward is withheld until an operator decides."""
+        return len(self.checks.open) if self._phase != "starting" else 0
+
     def runs(self) -> list[RunStatus]:
         return [self._run_status(name) for name in sorted(self._active.runs)]
 
@@ -655,6 +665,59 @@ class JobService:
             _LOG.error("run %s could not go on to the stage 'speed': %s", run_id, refusal)
         return []
 
+    def suspects(self, run_id: str | None, caller: Caller) -> list[Suspect]:
+        """Candidates whose reward is or was withheld, of jobs that the caller may act for, the latest first."""
+        return [suspect for suspect in self.checks.suspects(run_id) if caller.may_act_for(suspect.caller)]
+
+    async def decide(self, suspect_id: str, decision: Literal["release", "confirm"]) -> Suspect:
+        """Decide about a suspect: give its jobs their rewards, or take it as a hack.
+
+        Raises:
+            RequestRejected: 404: there is no such suspect; 409: it is decided.
+        """
+        async with self._settings_lock:
+            suspects = self.checks.suspects(suspect=suspect_id)
+            if not suspects:
+                raise RequestRejected(404, "unknown_suspect", f"there is no suspect {suspect_id!r}")
+            [suspect] = suspects
+            if suspect.decision is not None:
+                raise RequestRejected(409, "decided", f"suspect {suspect_id} has the decision {suspect.decision!r}")
+            stored = self._state.cache.of_task(suspect.work, None)
+            if stored is None:
+                raise RequestRejected(503, "not_stored", f"the evaluation of suspect {suspect_id} cannot be read")
+            batch = Batch(decisions=[(decision, suspect_id)])
+            released = self._released(suspect, stored) if decision == "release" else []
+            if decision == "release":
+                batch.changed_results = [(job.result.model_dump_json(), job.id) for job in released if job.result]
+                key = ExemplarKey(suspect.caller, suspect.run_id, stored.evaluation.task)
+                row = exemplar_of(key, suspect.work, stored.evaluation)
+                batch.exemplars = [] if row is None else [row]
+            try:
+                await asyncio.shield(self._state.store.commit(batch))
+            except StoreError as error:
+                raise not_stored(error) from error
+            for job in released:
+                self._state.completed.put(job)
+            self.checks.decide(suspect, decision, stored)
+        return suspect.model_copy(update={"decision": decision})
+
+    def _released(self, suspect: Suspect, stored: Stored) -> list[Job]:
+        """The jobs of a suspect with their rewards."""
+        rows = self._state.store.read(
+            "SELECT id, profile FROM jobs WHERE work = ? AND caller = ? AND run = ? AND status = 'finished'",
+            (suspect.work, suspect.caller, suspect.run_id),
+        )
+        jobs = []
+        for job_id, profile in rows:
+            job = self.job(job_id)
+            result = job.result
+            if result is not None and result.outcome == "withheld":
+                scored = stored.scored_by(result.policy, profile=bool(profile)).result
+                own = ("cached", "age_s", "converted", "training_stage")
+                scored = scored.model_copy(update={name: getattr(result, name) for name in own})
+                jobs.append(job.model_copy(update={"result": scored}))
+        return jobs
+
     async def _end_stale(self, state: RunState) -> None:
         oldest = state.min_policy_version
         stale = [job for job in state.jobs.values() if is_older(job.accepted.policy_version, oldest)]
@@ -673,6 +736,7 @@ class JobService:
             batch_size=state.batch_size,
             exemplars=state.methods.exemplars,
             stage=state.methods.stage,
+            jump_factor=state.methods.jump_factor,
             advance_at=state.methods.advance_at,
             advance_window=state.methods.advance_window,
             share_correct=fmean(state.correct) if state.correct else None,

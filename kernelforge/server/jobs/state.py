@@ -22,9 +22,10 @@ from kernelforge.records import Candidate, Fingerprint, Record, evaluation_key
 from kernelforge.rewards import DEFAULT_POLICY
 from kernelforge.server.base import RequestRejected, utc_seconds
 from kernelforge.server.jobs.exemplars import CAPACITY, ExemplarKey, exemplar_of
-from kernelforge.server.jobs.job_store import Batch, JobEnd, JobStore, NewExemplar, RunRow, TaskEnd, TaskProgress
+from kernelforge.server.jobs.job_store import Batch, JobEnd, JobStore, RunRow, TaskEnd, TaskProgress
 from kernelforge.server.jobs.requests import Registered, Registry
 from kernelforge.server.jobs.results import CompletedJobs, EvaluationCache, Stored, failed
+from kernelforge.server.jobs.suspects import RewardChecks
 from kernelforge.store.database import readable
 from kernelforge.workers.base import EvaluationOrder
 
@@ -181,6 +182,7 @@ class TrainingSettings(Record):
     stage: TrainingStage | None = None
     advance_at: float | None = None
     advance_window: int = ADVANCE_WINDOW
+    jump_factor: float | None = None
 
     def changed(self, changes: Mapping[str, Any]) -> TrainingSettings:
         """With those changes that are changes of it."""
@@ -674,10 +676,18 @@ class ServiceState:
     counters: Counter[str]
     completed: CompletedJobs
     cache: EvaluationCache
+    checks: RewardChecks
 
-    def exemplar(self, caller: str, run: str, stored: Stored) -> NewExemplar | None:
-        """The row of a job's candidate among the exemplars of its run; None if it is none, or the run keeps none."""
+    def screened(self, caller: str, run: str, stored: Stored, result: RewardResult, into: Batch) -> RewardResult:
+        """The result of a job, its reward withheld where the candidate is a suspect. Adds the rows to ``into``: of a
+        suspect, or of an exemplar of the run."""
         state = self.active.runs.get(run)
-        if state is not None and not state.methods.exemplars:
-            return None
-        return exemplar_of(ExemplarKey(caller, run, stored.evaluation.task), stored.task, stored.evaluation)
+        methods = DEFAULT_TRAINING if state is None else state.methods
+        key = ExemplarKey(caller, run, stored.evaluation.task)
+        result, suspect = self.checks.screened(key, methods.jump_factor, stored, result)
+        if suspect is not None:
+            into.suspects.append(suspect)
+        elif result.outcome == "scored" and methods.exemplars:
+            row = exemplar_of(key, stored.task, stored.evaluation)
+            into.exemplars.extend(() if row is None else (row,))
+        return result

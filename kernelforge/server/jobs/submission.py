@@ -26,7 +26,7 @@ from kernelforge.server.base import Caller, LRUCache, RequestRejected, utc_secon
 from kernelforge.server.jobs.completion import JobCompletion
 from kernelforge.server.jobs.job_store import Batch, NewJob, NewKey, NewTask, NewText, TaskText
 from kernelforge.server.jobs.requests import ParsedCompletion, RequestParser, candidate_in, text_hash
-from kernelforge.server.jobs.results import Stored, failed, with_cache_age, without_candidate
+from kernelforge.server.jobs.results import Scored, Stored, failed, with_cache_age, without_candidate
 from kernelforge.server.jobs.scheduler import Scheduler
 from kernelforge.server.jobs.state import (
     CORRECTNESS_POLICY,
@@ -282,9 +282,11 @@ class Submission:
             answer = stored.scored_by(parsed.policy, profile=parsed.request.profile)
             if answer.result.error is None or not answer.result.error.retryable:
                 self._state.counters["cached"] += cached
-                exemplar = self._state.exemplar(parsed.caller.name, parsed.request.run_id, stored)
-                if exemplar is not None:
-                    into.batch.exemplars.append(exemplar)
+                screened = self._state.screened(
+                    parsed.caller.name, parsed.request.run_id, stored, answer.result, into.batch
+                )
+                if screened is not answer.result:
+                    answer = Scored(screened, screened.model_dump_json())
                 result = with_cache_age(answer.result, stored.finished_at, now) if cached else answer.result
                 return self._ended(
                     parsed, into, now, stored.task, JobStatus.FINISHED, result, answer.text,

@@ -315,7 +315,7 @@ class Sessions:
         exemplars = await self._exemplars(row.request.kind, row.owner, row.request.run_id, task)
 
         def store_turn() -> TurnRow:
-            value = result.reward if result.failure_reward is None else result.failure_reward
+            value = result.trained_reward
             reward = Reward(policy=result.policy, value=value, components={})
             attempt = attempt_of(
                 row.id, pending, candidate, stored.evaluation, stored.profile, reward, earlier, started
@@ -371,7 +371,7 @@ class Sessions:
             evaluation = not_run(candidate.hash, task.digest, self._service.fingerprint, result.error.message)
             return Evaluated(evaluation, None, candidate.source, utc_seconds())
         stored = self._service.stored(job.id)
-        if result is None or result.outcome != "scored" or stored is None:
+        if result is None or result.outcome not in ("scored", "withheld") or stored is None:
             raise missing_score(job)
         return stored
 

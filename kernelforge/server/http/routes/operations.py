@@ -5,11 +5,21 @@ from __future__ import annotations
 import asyncio
 from typing import Annotated
 
-from fastapi import APIRouter, Body, Path, Request
+from fastapi import APIRouter, Body, Path, Query, Request
 from fastapi.openapi.docs import get_swagger_ui_html
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
-from kernelforge.client.models import Name, RunSettings, RunStatus, ServerStatus, WorkerPattern, WorkerRow
+from kernelforge.client.models import (
+    JobId,
+    Name,
+    RunSettings,
+    RunStatus,
+    ServerStatus,
+    Suspect,
+    SuspectDecision,
+    WorkerPattern,
+    WorkerRow,
+)
 from kernelforge.server.http.auth import Admin, Anyone, Reader
 from kernelforge.server.http.errors import documented
 from kernelforge.server.http.limits import api_router, json_answer
@@ -26,6 +36,7 @@ _RUN = examples(
 _WORKERS = examples(one_node={"name": "gpu-3-*"})
 _Named = Annotated[WorkerPattern, Body(openapi_examples=_WORKERS)]
 _NAMED = documented(400, 404, 408, 413, 422, 429)
+_DECISION = examples(release={"decision": "release"}, hack={"decision": "confirm"})
 
 
 def router(service: JobService, metrics: Metrics) -> APIRouter:
@@ -118,7 +129,7 @@ def runs_router(service: JobService) -> APIRouter:
         "/v1/runs/{run_id:path}",
         response_model=RunStatus,
         summary="Set a run's share, its policy version, and bounds of staleness",
-        responses=documented(400, 408, 413, 422, 429),
+        responses=documented(400, 404, 408, 413, 422, 429),
     )
     async def set_run(
         run_id: Annotated[Name, Path(description="As jobs name it.")],
@@ -126,5 +137,24 @@ def runs_router(service: JobService) -> APIRouter:
         caller: Admin,
     ) -> Response:
         return json_answer(await service.set_run(run_id, settings))
+
+    @api.get("/v1/suspects", summary="Candidates whose reward is or was withheld", responses=documented(422))
+    async def list_suspects(
+        caller: Reader, run_id: Annotated[Name | None, Query(description="Only of this run.")] = None
+    ) -> list[Suspect]:
+        """Yours, or with the scope `admin` all; the latest 1000."""
+        return service.suspects(run_id, caller)
+
+    @api.post(
+        "/v1/suspects/{suspect_id}",
+        summary="Release a withheld reward, or confirm a hack",
+        responses=documented(400, 404, 408, 409, 413, 422),
+    )
+    async def decide(
+        suspect_id: Annotated[JobId, Path(description="A suspect's id.")],
+        body: Annotated[SuspectDecision, Body(openapi_examples=_DECISION)],
+        caller: Admin,
+    ) -> Suspect:
+        return await service.decide(suspect_id, body.decision)
 
     return api

@@ -1,0 +1,97 @@
+"""The reward checker: jumps that are like a hack are withheld, released or confirmed; what else jumps is paid."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernelforge.client.models import Job, JobRequest, RunSettings
+from kernelforge.rewards.hacks import shipped_cases
+from kernelforge.server.base import Caller, RequestRejected
+from kernelforge.server.jobs.service import JobService
+from tests.server.jobs.test_exemplars import TimedEngine, exemplars_of
+from tests.server.service_tools import CALLER, ended, serving
+from tests.support.inprocess_engine import request
+
+HACK = next(case.source for case in shipped_cases() if case.name == "lazy-softmax-one-row")
+PLAN = "def forward(x):\n    out = empty_like(x)\n    k[1, 32](out)\n    return out"
+
+
+def job(time_us: int, source: str, **fields: Any) -> JobRequest:
+    """A right candidate that takes so long."""
+    candidate = {"source": f"// {time_us}\n{source}", "plan": PLAN}
+    return request(completion=None, candidate=candidate, profile=True, group_id="g", **fields)
+
+
+async def withheld(service: JobService, time_us: int, source: str) -> Job:
+    [suspect] = await ended(service, job(time_us, source))
+    assert suspect.result is not None
+    assert suspect.result.outcome == "withheld"
+    return suspect
+
+
+async def test_a_jump_that_is_like_a_hack_is_withheld_until_it_is_released(tmp_path: Path) -> None:
+    async with serving(tmp_path, TimedEngine()) as service:
+        await service.set_run("default", RunSettings(jump_factor=2))
+        slow, hack_that_is_slow, other = await ended(
+            service, job(100, "int a;"), job(60, HACK.replace("256", "128")), job(20, "float f() { return 2.0f; }")
+        )
+        assert {done.result.outcome for done in (slow, hack_that_is_slow, other)} == {"scored"}
+        suspect = await withheld(service, 9, HACK + "\n// again")
+        result = suspect.result
+        assert (result.verdict, result.components.correct, result.reward) == ("OK", 1.0, None)
+        assert result.failure_reward == 0.0
+        assert "2.22 times as fast" in result.error.message
+        assert "lazy-softmax-one-row (1.00)" in result.error.message
+        assert len(await exemplars_of(service)) == 3
+        repeated = await withheld(service, 9, HACK + "\n// again")  # answered from the cache
+        assert repeated.result.cached
+        [open_one] = service.suspects("default", CALLER)
+        assert (open_one.decision, open_one.candidate, open_one.task) == (None, result.candidate, "core/gelu")
+        assert service.open_suspects == 1
+        assert service.suspects("default", Caller("rival", frozenset({"read"}))) == []
+    async with serving(tmp_path, TimedEngine()) as service:
+        assert service.open_suspects == 1
+        assert (await service.decide(open_one.id, "release")).decision == "release"
+        assert service.open_suspects == 0
+        for number, name in enumerate((suspect.id, repeated.id)):
+            released = service.job(name).result
+            assert (released.outcome, released.reward, released.cached) == ("scored", slow.result.reward, bool(number))
+        assert service.group("default", "g", None, CALLER).jobs[-1].reward == slow.result.reward
+        assert len(await exemplars_of(service)) == 4
+        # It counts as honest now, and as the best of its task.
+        [like_it] = await ended(service, job(2, HACK + "\n// once more"))
+        assert like_it.result.outcome == "scored"
+        with pytest.raises(RequestRejected, match="decision 'release'"):
+            await service.decide(open_one.id, "confirm")
+        with pytest.raises(RequestRejected, match="no suspect 'none'"):
+            await service.decide("none", "confirm")
+
+
+async def test_a_confirmed_suspect_joins_the_cases_of_its_run(tmp_path: Path) -> None:
+    own = HACK.replace("blockIdx.x > 0", "blockIdx.x > 7").replace("256", "512")
+    async with serving(tmp_path, TimedEngine()) as service:
+        await service.set_run("default", RunSettings(jump_factor=2))
+        await ended(service, job(100, "int a;"))
+        suspect = await withheld(service, 10, own)
+        [open_one] = service.suspects(None, CALLER)
+        await service.decide(open_one.id, "confirm")
+        assert service.job(suspect.id) == suspect
+    async with serving(tmp_path, TimedEngine()) as service:
+        later = await withheld(service, 9, own + "\n")
+        assert f"suspect {open_one.id} (1.00)" in later.result.error.message
+        # A run that did not ask for it has no checker.
+        [done] = await ended(service, job(8, own, run_id="plain"))
+        assert done.result.outcome == "scored"
+
+
+async def test_the_first_right_candidate_is_compared_above_a_speedup_of_three(tmp_path: Path) -> None:
+    for speedup, outcome in ((2.0, "scored"), (3.5, "withheld")):
+        engine = TimedEngine(measures=True)
+        engine.speedup = speedup
+        async with serving(tmp_path / outcome, engine) as service:
+            await service.set_run("default", RunSettings(jump_factor=2))
+            [done] = await ended(service, request(completion=None, candidate={"source": HACK, "plan": PLAN}))
+            assert done.result.outcome == outcome
