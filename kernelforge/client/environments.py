@@ -18,7 +18,7 @@ class GatheredSessions(NamedTuple):
     """Answer of :func:`gather_sessions`."""
 
     done: list[AsyncConversation]
-    """Those that are done, in the order of their ends."""
+    """Those that are done, in the order of their ends: at least ``k``, unless others failed."""
     partial: list[AsyncConversation]
     """The others, to be gathered later: they keep their turns."""
     failed: dict[str, ServerError]
