@@ -16,6 +16,7 @@ from kernelforge.candidate import parse_reply
 from kernelforge.errors import TaskError
 from kernelforge.records import Correctness, Evaluation, Reward, SizeCheck, Task, Verdict
 from kernelforge.rewards import DEFAULT_POLICY, POLICIES, Context, RewardPolicy
+from kernelforge.rewards.hacks import shipped_cases
 from kernelforge.server.base import Caller
 from kernelforge.server.http.app import create_app
 from kernelforge.server.jobs.service import JobService
@@ -38,7 +39,10 @@ class TellingEngine(InProcessEngine):
         if report.profile is None:
             return report
         numbers = [word for word in order.candidate.source.splitlines()[0].split() if word.isdigit()]
-        return report.model_copy(update={"profile": profile(float(numbers[0] if numbers else 4_194_304))})
+        seen = profile(float(numbers[0] if numbers else 4_194_304)).model_copy(
+            update={"device": self.fingerprint.device}
+        )
+        return report.model_copy(update={"profile": seen})
 
     async def task_context(self, task: Task) -> TaskContextData:
         if task.name == "gelu":
@@ -63,8 +67,10 @@ class Server:
 
 
 @asynccontextmanager
-async def serving(folder: Path, policy: str = DEFAULT_POLICY, **options: Any) -> AsyncIterator[Server]:
-    engine = TellingEngine()
+async def serving(
+    folder: Path, policy: str = DEFAULT_POLICY, *, measures: bool = False, **options: Any
+) -> AsyncIterator[Server]:
+    engine = TellingEngine(measures=measures)
     service = JobService(engine, CATALOGUE, folder, JobServiceSettings(policy=policy))
     await service.start()
     sessions = Sessions(service, folder / "server.db", **options)
@@ -403,3 +409,22 @@ async def test_prompts_and_contrast_sessions_show_what_the_runs_jobs_found(tmp_p
                 refused = await server.client.post(path, json={"task": "core/softmax", "kind": kind} | wrong)
                 assert refused.status_code == 422, refused.text
                 assert kind in refused.json()["error"]["message"]
+
+
+async def test_a_turn_whose_reward_is_withheld_is_a_turn(tmp_path: Path) -> None:
+    hack = next(case.source for case in shipped_cases() if case.name == "lazy-softmax-one-row")
+    text = completion("1").replace("// 1\n__global__ void k(float* out) {}", hack)
+
+    async with serving(tmp_path, measures=True) as server:
+        server.engine.speedup = 5.0
+        await server.client.patch("/v1/runs/l1", json={"jump_factor": 2})
+        session = await server.open(run_id="l1", turns=2)
+        turn = (await server.turn(session["id"], text)).json()
+        assert (turn["result"]["outcome"], turn["result"]["verdict"]) == ("withheld", "OK")
+        assert turn["observation"]
+        state = (await server.client.get(f"/v1/sessions/{session['id']}")).json()
+        assert state["returns"] == [turn["result"]["failure_reward"]]
+        [suspect] = (await server.client.get("/v1/suspects", params={"run_id": "l1"})).json()
+        decided = await server.client.post(f"/v1/suspects/{suspect['id']}", json={"decision": "confirm"})
+        assert decided.json()["decision"] == "confirm"
+        assert "kernelforge_suspects 0.0" in (await server.client.get("/metrics")).text
