@@ -40,7 +40,7 @@ from kernelforge.records import (
     content_hash,
 )
 
-EVALUATOR_VERSION = "10"
+EVALUATOR_VERSION = "11"
 """Changes whenever a verdict or a modelled time could."""
 
 
