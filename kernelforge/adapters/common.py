@@ -83,10 +83,14 @@ class Scorer:
         self,
         tasks: Sequence[str],
         completions: Sequence[str],
-        policy_version: int | None = None,
+        policy_version: int | Sequence[int | None] | None = None,
         prompts: Sequence[str] | None = None,
     ) -> list[RewardResult]:
-        """Results in the order given; all are evaluated in parallel."""
+        """Results in the order given; all are evaluated in parallel.
+
+        Args:
+            policy_version: version of the weights that wrote them; one for all, or one for each.
+        """
         requests = self._requests(tasks, completions, policy_version, prompts)
         return list(map(self._trained_on, await self._client().score_many(requests, timeout_s=self._limit_s)))
 
@@ -99,7 +103,7 @@ class Scorer:
         self,
         tasks: Sequence[str],
         completions: Sequence[str],
-        policy_version: int | None = None,
+        policy_version: int | Sequence[int | None] | None = None,
         prompts: Sequence[str] | None = None,
     ) -> list[RewardResult]:
         """:meth:`score_many` for a framework that calls without an event loop."""
@@ -190,16 +194,15 @@ class Scorer:
         self,
         tasks: Sequence[str],
         completions: Sequence[str],
-        policy_version: int | None,
+        policy_version: int | Sequence[int | None] | None,
         prompts: Sequence[str] | None,
     ) -> list[dict[str, Any]]:
-        requests = [
-            self._request(task, completion, policy_version) for task, completion in zip(tasks, completions, strict=True)
-        ]
+        versions = policy_version if isinstance(policy_version, Sequence) else [policy_version] * len(tasks)
+        requests = [self._request(*parts) for parts in zip(tasks, completions, versions, strict=True)]
         if self.keep_prompts and prompts is not None:
             for request, prompt in zip(requests, prompts, strict=True):
                 digest = hashlib.sha256(prompt.encode()).hexdigest()[:16]
-                request |= {"prompt": prompt, "group_id": f"{policy_version or 0}-{digest}"}
+                request |= {"prompt": prompt, "group_id": f"{request['policy_version'] or 0}-{digest}"}
         return requests
 
 

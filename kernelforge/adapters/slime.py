@@ -34,7 +34,8 @@ def reward_function(scorer: Scorer | None = None) -> Callable[..., Awaitable[Any
         samples = sample if isinstance(sample, list) else [sample]
         complete = [each for each in samples if not is_aborted(each)]
         tasks = [task_of(each.metadata, each.label) for each in complete]
-        results = iter(await scorer_used.score_many(tasks, [each.response for each in complete]))
+        versions = [oldest_version(each) for each in complete]
+        results = iter(await scorer_used.score_many(tasks, [each.response for each in complete], versions))
         answers = [_no_reward(args) if is_aborted(each) else _answer(args, next(results)) for each in samples]
         return answers if isinstance(sample, list) else answers[0]
 
@@ -47,6 +48,15 @@ custom_rm = reward_function()
 def is_aborted(sample: Any) -> bool:
     """Whether a sample's status is slime's ``ABORTED``: its response is a part, which slime keeps and continues."""
     return getattr(getattr(sample, "status", None), "value", None) == "aborted"
+
+
+def oldest_version(sample: Any) -> int | None:
+    """Version of the oldest weights that wrote a part of a response, of slime's ``weight_versions``; None without one.
+
+    slime counts its updates there; an engine that was not updated yet says ``default``.
+    """
+    versions = [str(version) for version in getattr(sample, "weight_versions", None) or ()]
+    return min(map(int, versions)) if versions and all(version.isdecimal() for version in versions) else None
 
 
 def _no_reward(args: Any) -> Any:

@@ -31,6 +31,7 @@ class Sample:
     metadata: dict[str, Any] = field(default_factory=dict)
     reward: Any = None
     status: Status = Status.COMPLETED
+    weight_versions: list[str] = field(default_factory=list)
 
     def get_reward_value(self, args: Any) -> Any:
         return self.reward if not args.reward_key else self.reward[args.reward_key]
@@ -69,6 +70,16 @@ def test_a_partial_response_is_scored_once_it_is_complete(server) -> None:
     group[1].response += "5"
     group[1].status = Status.COMPLETED
     assert asyncio.run(custom_rm(arguments(), group[1])) == 2.5
+
+
+def test_a_job_has_the_version_of_the_oldest_weights_that_wrote_a_part(server) -> None:
+    group = [
+        Sample("1.5", weight_versions=["12", "9", "10"]), Sample("2.5", weight_versions=["default"]), Sample("3.5"),
+    ]  # fmt: skip
+    asyncio.run(custom_rm(arguments(), group))
+    assert {request.completion: request.policy_version for request in server.scored} == {
+        "1.5": 9, "2.5": None, "3.5": None,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("reward_key", [None, "score"])
