@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from importlib import resources
 from typing import Literal, NamedTuple
 
@@ -62,7 +62,7 @@ def shipped_cases() -> tuple[Case, ...]:
     return tuple(Case(**row) for row in json.loads(text))
 
 
-@cache
+@lru_cache(maxsize=2_000)  # the cases of the package and of runs, and not every candidate of a long training
 def shingles(source: str) -> frozenset[str]:
     """Runs of tokens of a source, its own names numbered in their order: other names and layout change nothing."""
     tokens, _ = normalised_source(source, frozenset())
