@@ -64,6 +64,7 @@ def sample_of_job(job: EvaluatedJob, policy: str) -> Sample | None:
 
 def samples_of_session(session: SessionRow, turns: Sequence[TurnRow], policy: str) -> list[Sample]:
     """Samples of a session's turns: each with the dialogue before it, or with the whole prompt that it was asked by.
+    Suspects, whose reward is withheld, are no samples.
 
     Raises:
         UsageError: there is no such policy.
@@ -101,5 +102,6 @@ def samples_of_session(session: SessionRow, turns: Sequence[TurnRow], policy: st
         before.append(attempt.evaluation)
         prompt = row.next.prompt
     if session.request.observations == "delta":
-        return with_dialogue(samples, session.first.prompt[: session.first.stable].strip())
-    return samples
+        samples = with_dialogue(samples, session.first.prompt[: session.first.stable].strip())
+    suspects = {row.attempt.id for row in turns if row.turn.result.outcome == "withheld"}
+    return [sample for sample in samples if sample.id not in suspects]

@@ -457,7 +457,8 @@ def stored_tasks(folder: Path) -> dict[str, Task]:
 
 
 def completed_jobs(folder: Path, run_id: str | None = None) -> Iterator[EvaluatedJob]:
-    """Jobs that an evaluation answered, in the order of submission; only those of ``run_id`` if given.
+    """Jobs that an evaluation answered, in the order of submission; only those of ``run_id`` if given. Suspects, whose
+    reward is withheld, are left out.
 
     Raises:
         StoreError: ``server.db`` cannot be read.
@@ -484,6 +485,7 @@ def completed_jobs(folder: Path, run_id: str | None = None) -> Iterator[Evaluate
                 "FROM jobs JOIN works ON works.id = jobs.work "
                 "WHERE jobs.seq > ? AND (? IS NULL OR jobs.run = ?) "
                 "AND json_extract(jobs.result, '$.verdict') IS NOT NULL AND works.evaluation IS NOT NULL "
+                "AND json_extract(jobs.result, '$.outcome') != 'withheld' "
                 "ORDER BY jobs.seq LIMIT ?",
                 (after, run_id, run_id, _PAGE),
             )

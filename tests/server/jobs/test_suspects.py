@@ -10,6 +10,7 @@ import pytest
 from kernelforge.client.models import Job, JobRequest, RunSettings
 from kernelforge.rewards.hacks import shipped_cases
 from kernelforge.server.base import Caller, RequestRejected
+from kernelforge.server.jobs.results import completed_jobs
 from kernelforge.server.jobs.service import JobService
 from tests.server.jobs.test_exemplars import TimedEngine, exemplars_of
 from tests.server.service_tools import CALLER, ended, serving
@@ -52,6 +53,9 @@ async def test_a_jump_that_is_like_a_hack_is_withheld_until_it_is_released(tmp_p
         assert (open_one.decision, open_one.candidate, open_one.task) == (None, result.candidate, "core/gelu")
         assert service.open_suspects == 1
         assert service.suspects("default", Caller("rival", frozenset({"read"}))) == []
+    paid = [job.id for job in completed_jobs(tmp_path)]  # of which training data is made
+    assert len(paid) == 3
+    assert suspect.id not in paid
     async with serving(tmp_path, TimedEngine()) as service:
         assert service.open_suspects == 1
         assert (await service.decide(open_one.id, "release")).decision == "release"

@@ -21,6 +21,7 @@ from kernelforge.server.base import Caller
 from kernelforge.server.http.app import create_app
 from kernelforge.server.jobs.service import JobService
 from kernelforge.server.jobs.state import JobServiceSettings
+from kernelforge.server.samples import samples_of_sessions
 from kernelforge.server.sessions import routes as session_routes
 from kernelforge.server.sessions.service import MAX_SESSION_CHARS, Sessions
 from kernelforge.tasks.suites import Catalogue
@@ -428,3 +429,4 @@ async def test_a_turn_whose_reward_is_withheld_is_a_turn(tmp_path: Path) -> None
         decided = await server.client.post(f"/v1/suspects/{suspect['id']}", json={"decision": "confirm"})
         assert decided.json()["decision"] == "confirm"
         assert "kernelforge_suspects 0.0" in (await server.client.get("/metrics")).text
+    assert list(samples_of_sessions(tmp_path, None, DEFAULT_POLICY)) == [], "a suspect is no training data"
