@@ -21,7 +21,7 @@ from kernelforge.errors import ChildDied, ChildTimeout, SandboxError
 from kernelforge.hardware.specs import H100
 from kernelforge.profiling.model import plan_time
 from kernelforge.records import Origin
-from kernelforge.sandbox import Child, Frame, select_tier
+from kernelforge.sandbox import Child, Frame, Limits, select_tier
 from tests.devices.emulated.emulated_plans import ADD, ADD_PLAN, Array, facts, input_bytes, randoms, resolve
 
 pytestmark = pytest.mark.skipif(select_tier().tier == "none", reason="no jail tier works on this machine")
@@ -400,7 +400,15 @@ def test_a_child_that_loads_slowly_says_nothing_of_the_candidate(
 ) -> None:
     a, b = randoms(100), randoms(100, seed=1)
     plan = resolve(ADD_PLAN, [a, b])
+    spawn = device._zygote.spawn
+
+    def spawn_stopped(limits: Limits) -> Child:
+        child = spawn(limits)
+        os.kill(child.pid, signal.SIGSTOP)  # else it may have loaded before anybody waits
+        return child
+
     with device.open(build(compiler, ADD, plan)) as session:
+        monkeypatch.setattr(device._zygote, "spawn", spawn_stopped)
         monkeypatch.setattr("kernelforge.devices.emulated.device.LOAD_S", 0.0)
         with pytest.raises(SandboxError, match="had not loaded the build"):
             session.run(request(plan, a, b))
