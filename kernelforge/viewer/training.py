@@ -128,7 +128,8 @@ MOST_LISTED = 50
 _JOBS = """
 SELECT task, policy_version, group_id, status = 'queued',
   iif(json_extract(result, '$.cached'), NULL, finished_at - started_at),
-  CASE status WHEN 'queued' THEN NULL WHEN 'finished'
+  CASE WHEN status = 'queued' THEN NULL WHEN json_extract(result, '$.outcome') = 'withheld' THEN 'withheld'
+    WHEN status = 'finished'
     THEN coalesce(json_extract(result, '$.verdict'), json_extract(result, '$.error.code'), status) ELSE status END,
   json_extract(result, '$.uncompared'), json_extract(result, '$.reward'),
   json_extract(result, '$.components.correct'),

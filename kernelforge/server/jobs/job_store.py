@@ -97,7 +97,22 @@ CREATE TABLE runs (
   trajectories INTEGER NOT NULL DEFAULT 0,
   training TEXT CHECK (training IS NULL OR json_valid(training))
 ) WITHOUT ROWID;
+"""
 
+_GROUPS_AND_PROMPTS = """
+ALTER TABLE jobs ADD COLUMN group_id TEXT;
+ALTER TABLE jobs ADD COLUMN prompt TEXT REFERENCES texts(sha256);
+CREATE INDEX jobs_prompt ON jobs(prompt) WHERE prompt IS NOT NULL;
+"""
+
+_TASKS = """
+CREATE TABLE tasks (
+  digest TEXT PRIMARY KEY,
+  task TEXT NOT NULL CHECK (json_valid(task))
+) WITHOUT ROWID;
+"""
+
+_EXEMPLARS = """
 CREATE TABLE exemplars (
   id INTEGER PRIMARY KEY,
   caller TEXT NOT NULL,
@@ -112,33 +127,6 @@ CREATE TABLE exemplars (
   UNIQUE (caller, run, task, candidate)
 );
 CREATE INDEX exemplars_work ON exemplars(work);
-
-CREATE TABLE suspects (
-  id TEXT PRIMARY KEY,
-  caller TEXT NOT NULL,
-  run TEXT NOT NULL,
-  work INTEGER NOT NULL REFERENCES works(id),
-  candidate TEXT NOT NULL,
-  why TEXT NOT NULL,
-  cases TEXT NOT NULL CHECK (json_valid(cases)),
-  created_at REAL NOT NULL,
-  decision TEXT CHECK (decision IN ('release', 'confirm')),
-  UNIQUE (caller, run, work)
-) WITHOUT ROWID;
-CREATE INDEX suspects_work ON suspects(work);
-"""
-
-_GROUPS_AND_PROMPTS = """
-ALTER TABLE jobs ADD COLUMN group_id TEXT;
-ALTER TABLE jobs ADD COLUMN prompt TEXT REFERENCES texts(sha256);
-CREATE INDEX jobs_prompt ON jobs(prompt) WHERE prompt IS NOT NULL;
-"""
-
-_TASKS = """
-CREATE TABLE tasks (
-  digest TEXT PRIMARY KEY,
-  task TEXT NOT NULL CHECK (json_valid(task))
-) WITHOUT ROWID;
 """
 
 _STALENESS = """
@@ -219,34 +207,16 @@ UNSET_RUN = (
 )
 """Condition of the rows of ``runs`` that have no settings."""
 
-_EXEMPLARS = """
-ALTER TABLE runs ADD COLUMN training TEXT CHECK (training IS NULL OR json_valid(training));
-CREATE TABLE exemplars (
-  id INTEGER PRIMARY KEY,
-  caller TEXT NOT NULL,
-  run TEXT NOT NULL,
-  task TEXT NOT NULL,
-  work INTEGER NOT NULL REFERENCES works(id),
-  candidate TEXT NOT NULL,
-  right INTEGER NOT NULL CHECK (right IN (0, 1)),
-  score REAL,
-  text TEXT,
-  ptx TEXT,
-  UNIQUE (caller, run, task, candidate)
-);
-CREATE INDEX exemplars_work ON exemplars(work);
-"""
-
 SERVER = Schema(
     application_id=0x4B465356,  # "KFSV"
-    script=_TABLES + _TASKS + EXPERIENCES + _EXPERIENCES_OF_JOBS,
+    script=_TABLES + _TASKS + _EXEMPLARS + _SUSPECTS + EXPERIENCES + _EXPERIENCES_OF_JOBS,
     synchronous="NORMAL",
     guests=frozenset({"tokens", "sessions", "turns", "experiences", "consumers", "leases", "sqlite_sequence"}),
     changes=(
         _GROUPS_AND_PROMPTS,
         _TASKS,
         _STALENESS,
-        _EXEMPLARS,
+        "ALTER TABLE runs ADD COLUMN training TEXT CHECK (training IS NULL OR json_valid(training));" + _EXEMPLARS,
         EXPERIENCES + _EXPERIENCES_OF_JOBS,
         _STAGES,
         _SUSPECTS,

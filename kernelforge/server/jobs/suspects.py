@@ -135,9 +135,8 @@ class RewardChecks:
         self, name: str, caller: str, run: str, decision: str, source: str | None, ptx_hash: str | None
     ) -> None:
         if source is not None:
-            kind = "cheat" if decision == "confirm" else "honest"
             cases = self._decided.setdefault((caller, run), [])
-            cases.append(Case(f"suspect {name}", "cheat" if kind == "cheat" else "honest", source, ptx_hash))
+            cases.append(Case(f"suspect {name}", "cheat" if decision == "confirm" else "honest", source, ptx_hash))
 
     def _stored_best(self, key: ExemplarKey) -> _Best:
         rows = self._store.read(
@@ -148,7 +147,7 @@ class RewardChecks:
         return best
 
     def _row(self, key: ExemplarKey, stored: Stored, jump: Jump) -> NewSuspect:
-        cases = "[" + ",".join(case.model_dump_json() for case in _cases(jump.similar)) + "]"
+        cases = _CASES.dump_json(_cases(jump.similar)).decode()
         name, work = secrets.token_hex(8), stored.task
         return NewSuspect(
             name, key.caller, key.run, work, stored.evaluation.candidate, jump.words, cases, utc_seconds()

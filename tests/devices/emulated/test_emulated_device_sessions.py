@@ -404,7 +404,7 @@ def test_a_child_that_loads_slowly_says_nothing_of_the_candidate(
 
     def spawn_stopped(limits: Limits) -> Child:
         child = spawn(limits)
-        os.kill(child.pid, signal.SIGSTOP)  # else it may have loaded before anybody waits
+        os.kill(child.pid, signal.SIGSTOP)  # else it may have loaded before the parent waits
         return child
 
     with device.open(build(compiler, ADD, plan)) as session:
