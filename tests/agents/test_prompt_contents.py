@@ -10,9 +10,9 @@ import pytest
 from kernelforge.agents import CoderRequest, JudgeRequest
 from kernelforge.agents.acceptance import APART, Outcome
 from kernelforge.agents.prompting.attempts import HISTORY_CHARS, floor_text, history_text
-from kernelforge.agents.prompting.render import shared_text
-from kernelforge.agents.prompting.text import clipped
-from kernelforge.agents.prompts import coder_prompt, judge_prompt, reflexion_prompt
+from kernelforge.agents.prompting.render import attributes_text, shared_text
+from kernelforge.agents.prompting.text import clipped, tensors
+from kernelforge.agents.prompts import coder_prompt, judge_prompt, reflexion_prompt, requested_sections
 from kernelforge.evaluation.oracle.worker import sequential_sums
 from kernelforge.profiling.ncu.catalogue import CUDAFORGE
 from kernelforge.records import UNCOMPARED, DType, Metric, Operator, Origin, TaskFacts, TensorSpec, TuneTrial, Verdict
@@ -368,7 +368,10 @@ def test_a_sampled_share_and_each_kernels_time_are_with_modelled_numbers() -> No
 def test_the_device_has_the_peaks_of_its_tensor_cores_and_no_list_of_what_it_lacks() -> None:
     device = {**BRIEF.device, "tensor cores": "FP16 312 TFLOPS", "not supported here": "thread block clusters"}
     text = coder_prompt(CoderRequest(replace(BRIEF, device=device), Operator.SEED, None, None, ())).text
-    assert "\n- tensor cores: FP16 312 TFLOPS\n" in text
+    assert "; tensor cores: FP16 312 TFLOPS" in text
+    assert "fp32" not in text, "figures that occupancy needs are on request"
+    figures = replace(BRIEF, device={**device, "fp32": "67 TFLOPS", "warps per multiprocessor": "64"})
+    assert "; fp32: 67 TFLOPS; per multiprocessor: warps 64.\n" in requested_sections("page: The device", figures)
     assert "not supported" not in text
     assert "`cooperative=True` may follow" in text
     assert "cluster" not in text.partition("## The device")[0].partition("More is in these sections")[0]
@@ -379,7 +382,13 @@ def test_facts_about_sizes_are_said_once() -> None:
         "x.shape[0]": "varies", "x.shape[1]": "varies", "w.shape[0]": "3 at every size",
         "output 0 shape[0]": "equal to x.shape[0] at every size", "output 0 shape[1]": "3 at every size",
     }  # fmt: skip
-    assert shared_text(shared) == "- x.shape[0], x.shape[1]: varies\n- w.shape[0], output 0 shape[1]: 3"
+    assert shared_text(shared) == "- x.shape[0], [1]: varies\n- w.shape[0], output 0 shape[1]: 3"
+    attributes = {"conv.stride.0": 1, "conv.stride.1": 1, "conv.pad.0": 0, "conv.pad.1": 2, "eps": 0.5, "a.b.c": True}
+    expected = "conv.{stride.{0,1} = 1, pad.0 = 0, pad.1 = 2}, eps = 0.5, a.b.c = True"
+    assert attributes_text(attributes) == expected
+    wide, narrow = (TensorSpec(shape=(rows, 4), dtype=DType.FLOAT16, stride=(4, 1)) for rows in (8, 2))
+    assert tensors([wide, wide, 3]) == "2 x float16[8, 4]; 3"
+    assert tensors([narrow, wide], [wide]) == "[2, 4]; float16[8, 4]"
 
 
 def test_the_blind_sample_hides_what_others_show() -> None:

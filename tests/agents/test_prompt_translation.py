@@ -66,7 +66,7 @@ def test_the_c_function_is_shown_and_the_oracle_is_not(name: str) -> None:
     assert "PyTorch module" not in text
     assert "eager PyTorch calls" not in text
     assert "`forward(x, stride)` of the plan takes the C parameters of the same names" in text
-    assert "Inf and NaN must stand where the function has them" in text
+    assert "Inf and NaN must be those of the function" in text
 
 
 def test_the_roles_speak_of_c() -> None:
@@ -85,8 +85,8 @@ def test_what_a_c_file_says_stays_in_its_fence() -> None:
 def test_a_float16_accumulator_is_not_called_too_weak() -> None:
     narrow = prompts(policy=TaskPolicy(accumulator="float16"), c_source="")["seed"]
     assert "Accumulate in float16 or better" in narrow
-    assert "half-precision accumulator" not in narrow
-    assert "a half-precision accumulator or fast-math approximation is not" in prompts(c_source="")["seed"]
+    assert "half precision" not in narrow
+    assert "half precision or fast-math is not" in prompts(c_source="")["seed"]
 
 
 def test_a_task_of_the_shipped_suite_is_told_by_its_c_function() -> None:

@@ -5,7 +5,7 @@ The two parts are rendered apart and joined, so nothing in a task or a reply can
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -48,28 +48,71 @@ def sizes_text(facts: TaskFacts, *, eager: bool = True) -> str:
 def shared_text(shared: Mapping[str, str]) -> str:
     """A line for each fact that all sizes have in common, after the names that it is about.
 
-    Extents of outputs that equal others follow from the reference, and are left out.
+    Extents of outputs that equal others or vary follow from the reference, and are left out.
     """
     names: dict[str, list[str]] = {}
     for name, fact in shared.items():
-        if name.startswith("output ") and fact.startswith("equal to "):
+        if name.startswith("output ") and fact.startswith(("equal to ", "varies")):
             continue
-        names.setdefault(fact.removesuffix(" at every size"), []).append(inline(name))
-    return "\n".join(f"- {', '.join(group)}: {inline(fact, 600)}" for fact, group in names.items())
+        names.setdefault(fact.removesuffix(" at every size"), []).append(name)
+    return "\n".join(f"- {_joined(group)}: {inline(fact, 600)}" for fact, group in names.items())
+
+
+def _joined(names: Sequence[str]) -> str:
+    """Names in one line; of extents of one tensor, one after another, the later ones by their index alone."""
+    parts, last = [], ""
+    for name in names:
+        tensor, bracket, index = name.rpartition("[")
+        repeats = bool(bracket) and tensor == last
+        parts.append(inline(bracket + index if repeats else name))
+        last = tensor
+    return ", ".join(parts)
+
+
+def attributes_text(attributes: Mapping[str, Any]) -> str:
+    """Scalar attributes with their values, in braces those of one module and indices of one sequence.
+
+    ``conv.stride.0`` and ``conv.stride.1``, both 1, and ``conv.groups`` are ``conv.{stride.{0,1} = 1, groups = 2}``.
+    """
+    modules: dict[str, dict[str, list[tuple[str, Any]]]] = {}
+    for path, value in attributes.items():
+        module, dot, name = path.partition(".")
+        stem, point, index = name.rpartition(".")
+        if not point or not index.isdecimal():
+            stem, index = name, ""
+        modules.setdefault(module, {}).setdefault(stem if dot else "", []).append((index, value))
+    return ", ".join(_of_module(inline(module), stems) for module, stems in modules.items())
+
+
+def _of_module(module: str, stems: Mapping[str, Sequence[tuple[str, Any]]]) -> str:
+    if set(stems) == {""}:
+        return f"{module} = {inline(stems[''][0][1])}"
+    parts = []
+    for stem, items in stems.items():
+        values: dict[str, list[str]] = {}
+        for index, value in items:
+            values.setdefault(inline(value), []).append(index)
+        for value, indices in values.items():
+            several = f".{{{','.join(indices)}}}" if len(indices) > 1 else f".{indices[0]}" if indices[0] else ""
+            parts.append(f"{inline(stem)}{several} = {value}")
+    return f"{module}.{{{', '.join(parts)}}}" if len(parts) > 1 else f"{module}.{parts[0]}"
 
 
 def _line(size: SizeFacts, full: SizeFacts | None, eager: bool) -> str:
-    shared_weights = set() if full is None else {(weight.name, weight.spec) for weight in full.weights}
+    before = {} if full is None else {weight.name: weight.spec for weight in full.weights}
     attributes = {} if full is None else full.attrs
-    parts = [f"inputs {tensors(size.inputs)}", f"outputs {tensors(size.outputs)}"]
-    weights = [weight for weight in size.weights if (weight.name, weight.spec) not in shared_weights]
+    inputs, outputs = ((), ()) if full is None else (full.inputs, full.outputs)
+    parts = [f"inputs {tensors(size.inputs, inputs)}", f"outputs {tensors(size.outputs, outputs)}"]
+    weights: dict[str, list[str]] = {}
+    for weight in size.weights:
+        if (spec := before.get(weight.name)) != weight.spec:
+            text = tensors([weight.spec], () if spec is None else [spec])
+            weights.setdefault(text, []).append(f'w["{inline(weight.name)}"]')
     if weights:
-        parts.append(
-            "weights " + ", ".join(f'w["{inline(weight.name)}"] {tensors([weight.spec])}' for weight in weights)
-        )
+        parts.append("weights " + "; ".join(f"{', '.join(names)} {text}" for text, names in weights.items()))
     attrs = {name: value for name, value in size.attrs.items() if attributes.get(name) != value}
     if attrs:
-        parts.append("attrs " + ", ".join(f"{inline(name)} = {inline(value)}" for name, value in attrs.items()))
+        parts.append(f"attrs {attributes_text(attrs)}")
     if full is None:
         parts.append(_work(size, eager))
     elif size.weights or size.attrs:
@@ -78,8 +121,8 @@ def _line(size: SizeFacts, full: SizeFacts | None, eager: bool) -> str:
 
 
 def _work(size: SizeFacts, eager: bool) -> str:
-    flops = f" and do {size.flops:,} flop" if size.flops else ""
-    moved = f"must move at least {size.compulsory_bytes:,} bytes{flops}"
+    flops = f", {size.flops:,} flop" if size.flops else ""
+    moved = f"moves at least {size.compulsory_bytes:,} bytes{flops}"
     return f"{moved}; eager PyTorch calls {size.eager_launches} operators" if eager else moved
 
 
@@ -152,13 +195,37 @@ def launch_plan_page(brief: TaskContext | None = None) -> str:
 
 
 def page_sections(brief: TaskContext) -> dict[str, str]:
-    """The sections of the page that a Coder may read, by their titles.
+    """The sections of the page that a Coder may read, by their titles, and all figures of the device.
 
     Raises:
         UsageError: the installation lacks the page.
     """
     parts = launch_plan_page(brief).split("\n## ")[1:]
-    return {title: text.strip() for title, _, text in (part.partition("\n") for part in parts)}
+    sections = {title: text.strip() for title, _, text in (part.partition("\n") for part in parts)}
+    return {**sections, "The device": device_text(brief.device)}
+
+
+_NOT_SHOWN = ("memory", "registers per thread", "threads per block", "not supported here")
+"""Memory is enough for every task, limits of a thread and a block are every GPU's, and no text speaks of what is not
+supported."""
+_ON_REQUEST = ("clock", "fp32")
+_SHARE = " per multiprocessor"
+
+
+def device_text(device: Mapping[str, str], *, in_short: object = False) -> str:
+    """Figures of a device in one paragraph, ``in_short`` without those that only a closer look at occupancy needs."""
+    rows, shares = [], []
+    for name, value in device.items():
+        text = inline(value, 300)
+        if name in _NOT_SHOWN or (in_short and name in _ON_REQUEST):
+            continue
+        if name.endswith(_SHARE):
+            shares.append(f"{inline(name.removesuffix(_SHARE))} {text}")
+        else:
+            rows.append(text if name == "device" else f"{inline(name)}: {text}")
+    if shares and not in_short:
+        rows.append(f"{_SHARE.strip()}: {', '.join(shares)}")
+    return "; ".join(rows) + "."
 
 
 def _without_section(page: str, title: str) -> str:
@@ -208,6 +275,7 @@ def _environment() -> Environment:
         "block": fenced,
         "changes": changes,
         "changes_since_parent": changes_since_parent,
+        "device_text": device_text,
         "emulated": emulated,
         "floor_text": floor_text,
         "history_text": history_text,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import groupby, zip_longest
 from typing import Any
 
 from kernelforge.records import TensorSpec
@@ -50,13 +51,22 @@ def inline(value: Any, limit: int = 120) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
-def tensors(specs: Sequence[TensorSpec | int | float | bool | None]) -> str:
-    """Shapes and dtypes in one line: ``float32[64, 1024]``; strides where a tensor is not contiguous."""
+def tensors(
+    specs: Sequence[TensorSpec | int | float | bool | None],
+    like: Sequence[TensorSpec | int | float | bool | None] = (),
+) -> str:
+    """Shapes and dtypes in one line: ``float32[64, 1024]``; strides where a tensor is not contiguous.
+
+    Equal ones, one after another, are counted: ``2 x float32[64, 1024]``. One that has the dtype of its counterpart in
+    ``like`` is its shape alone.
+    """
     parts = []
-    for spec in specs:
+    for spec, other in zip_longest(specs, like[: len(specs)]):
         if not isinstance(spec, TensorSpec):
             parts.append(str(spec))
             continue
         strides = "" if spec.is_contiguous else f" (strides {', '.join(map(str, spec.stride))})"
-        parts.append(f"{spec.dtype}[{', '.join(map(str, spec.shape))}]{strides}")
-    return "; ".join(parts) or "none"
+        dtype = "" if isinstance(other, TensorSpec) and other.dtype == spec.dtype else spec.dtype
+        parts.append(f"{dtype}[{', '.join(map(str, spec.shape))}]{strides}")
+    runs = [(text, len(list(equal))) for text, equal in groupby(parts)]
+    return "; ".join(text if count == 1 else f"{count} x {text}" for text, count in runs) or "none"
