@@ -60,10 +60,12 @@ ROOTS = (
 KEPT = {
     # Fields of stored records, of exports and of journalled state.
     "kernelforge/agents/diagnosis/": ("`place`",),
+    "kernelforge/client/models.py": ("`lane`",),
     "kernelforge/records/": ("`lane`",),
     "kernelforge/report/": ("`lane`", "`place`", '"beside"'),
     "kernelforge/run/proposals.py": ("`whole`",),
     "kernelforge/search/refine.py": ('"mending"',),
+    "kernelforge/server/jobs/results.py": ("`lane`",),
     "kernelforge/server/sessions/turns.py": ("`asked`",),
     # Reasons of hidden failures, and of the table of mutants.
     "kernelforge/evaluation/audit/mutations_sums.py": ('"anew"',),

@@ -260,6 +260,13 @@ class CheckedSizes(StrEnum):
     TRAIN = "train"
 
 
+class ModelNewReplies(StrEnum):
+    """Values of ``--modelnew``."""
+
+    CONVERT = "convert"
+    RUN = "run"
+
+
 class LogFormat(StrEnum):
     """Values of ``--log-format``."""
 
@@ -326,6 +333,13 @@ def serve(
             help="On an emulated device: all as ever, or train: the full size in part, and shared draws of the others.",
         ),
     ] = CheckedSizes.ALL,
+    modelnew: Annotated[
+        ModelNewReplies,
+        typer.Option(
+            "--modelnew",
+            help="A ModelNew that cannot be converted: refused by convert; by run, it runs as it is, in a jail.",
+        ),
+    ] = ModelNewReplies.CONVERT,
     measure: MeasureOption = None,
     screen: ScreenOption = True,
     allow_unconfined: UnconfinedOption = False,
@@ -381,6 +395,7 @@ def serve(
             compile_limit_s=compile_limit,
             measure=measuring,
             allow_unconfined=allow_unconfined,
+            modelnew=modelnew is ModelNewReplies.RUN,
         )
         service = JobService(
             workers,

@@ -250,8 +250,12 @@ class RewardResult(_Answer):
     """Hash of the candidate."""
     evaluation: str | None = None
     """Key of the stored evaluation, from which rewards can be recomputed."""
+    lane: Literal["plan", "modelnew"] = "plan"
+    """``modelnew``: the completion's ``ModelNew`` ran as it is, and the reward is by its own policy."""
     converted: bool = False
     """Whether the completion held a ``ModelNew``, and the candidate is what it was converted to."""
+    notes: list[str] = []
+    """What the conversion of a ``ModelNew`` left out or assumed, or why there was none."""
     training_stage: TrainingStage | None = None
     """Stage of the run that the reward is of; None if the run has no stages."""
     cached: bool = False
@@ -305,6 +309,9 @@ class StoredEvaluation(_Answer):
     """UTC seconds since 1970."""
     source: str | None = None
     """The candidate's source; None if the completion held no candidate."""
+    notes: list[str] = []
+    """What the conversion of a ``ModelNew`` to this candidate left out or assumed, or why there was none, in the job
+    that came last."""
     evaluation: dict[str, Any]
     """:class:`~kernelforge.records.Evaluation`: build, checks at each size, time, fingerprint."""
     profile: dict[str, Any] | None = None

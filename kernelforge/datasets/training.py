@@ -317,6 +317,7 @@ def columns(sample: Sample) -> Row:
         "reward": sample.reward,
         "verdict": evaluation.outcome,
         "stage": evaluation.stage,
+        "lane": evaluation.lane,
         "speedup": None if performance is None else performance.speedup,
         "predicted_speedup": None if predicted is None else predicted.speedup,
         "device": evaluation.fingerprint.device,

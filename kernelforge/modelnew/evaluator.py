@@ -20,7 +20,7 @@ from kernelforge.devices.base import Device
 from kernelforge.errors import TimingError, UsageError
 from kernelforge.evaluation.evaluator import EVALUATOR_VERSION, EvaluationResult, concluded
 from kernelforge.evaluation.oracle.client import DrawHandle, Oracle
-from kernelforge.evaluation.pool import EvaluatorPool, WarmEvaluators
+from kernelforge.evaluation.pool import WARM_BYTES, EvaluatorPool, WarmEvaluators
 from kernelforge.evaluation.stages.candidate_runs import EvaluationState
 from kernelforge.evaluation.stages.compile_stage import StageFailed, reason_at
 from kernelforge.evaluation.timing.candidate_timer import OutputChangedWhileTimed
@@ -320,6 +320,9 @@ class ModelNewEvaluators(Closing):
         device: as :func:`modelnew_device` takes it.
         measure: how a GPU times.
         allow_unconfined: run without a jail where none works; the fingerprint then says ``none``.
+        pool: a pool of others, in place of ``device``: its GPU, or torch on the CPU where its device is emulated, with
+            its oracles and settings. It stays open.
+        warm_bytes: memory that an oracle may hold between two evaluations.
 
     Raises:
         SandboxError: no jail works here and ``allow_unconfined`` is false.
@@ -332,31 +335,39 @@ class ModelNewEvaluators(Closing):
         *,
         measure: MeasureSettings | None = None,
         allow_unconfined: bool = False,
+        pool: EvaluatorPool | None = None,
+        warm_bytes: int = WARM_BYTES,
     ) -> None:
-        self.device = modelnew_device(device, measure, allow_unconfined=allow_unconfined)
-        self._jail = select_tier().usable_tier(allow_unconfined)
-        self._settings = measure or MeasureSettings()
         self._stack = ExitStack()
-        self._pool: EvaluatorPool | None = None
-        if self.device == CPU:
-            self._oracles = Zygote("oracle", allow_unconfined=allow_unconfined)
-            self._candidates = Zygote("modelnew", allow_unconfined=allow_unconfined)
-            self._stack.callback(self._oracles.close)
+        if pool is None:
+            self.device = modelnew_device(device, measure, allow_unconfined=allow_unconfined)
+            self._settings = measure or MeasureSettings()
         else:
-            pool = EvaluatorPool(self.device, measure=measure, allow_unconfined=allow_unconfined)
-            self._pool = self._stack.enter_context(pool)
+            self.device = CPU if pool.device.kind == "emulated" else pool.device.name
+            self._settings, allow_unconfined = pool.settings, pool.allow_unconfined
+        self._jail = select_tier().usable_tier(allow_unconfined)
+        if self.device != CPU:
+            pool = pool or self._stack.enter_context(
+                EvaluatorPool(self.device, measure=measure, allow_unconfined=allow_unconfined)
+            )
             environment = pool.device.environment
             self._candidates = Zygote("gpu-modelnew", environment=environment, allow_unconfined=allow_unconfined)
+        else:
+            self._candidates = Zygote("modelnew", allow_unconfined=allow_unconfined)
+        if pool is None:
+            self._oracles = Zygote("oracle", allow_unconfined=allow_unconfined)
+            self._stack.callback(self._oracles.close)
+        self._pool = pool
         self._stack.callback(self._candidates.close)
         # One at a time: an oracle on the GPU keeps memory there that the next candidate may need.
-        self._evaluators = WarmEvaluators(self.evaluator, max_tasks=1)
+        self._evaluators = WarmEvaluators(self.evaluator, max_tasks=1, max_bytes=warm_bytes)
         self._stack.callback(self._evaluators.close)
 
     @property
     def fingerprint(self) -> Fingerprint:
         """Fingerprint of verdicts on this machine."""
-        if self._pool is not None:
-            return self._pool.fingerprint
+        if self._pool is not None and self.device != CPU:
+            return self._pool.fingerprint.model_copy(update={"evaluator": MODELNEW_VERSION})
         return Fingerprint(
             device=CPU,
             device_kind="cpu",
@@ -376,10 +387,11 @@ class ModelNewEvaluators(Closing):
         Raises:
             TaskError: the reference does not run, or cannot be judged.
         """
-        if self._pool is None:
-            return ModelNewEvaluator(task, Oracle(self._oracles, task), self._candidates, "cpu", self.fingerprint)
-        gpu = self._pool.device
-        oracle = self._pool.oracle(task, gpu)
+        pool = self._pool
+        oracle = Oracle(self._oracles, task) if pool is None else pool.oracle(task, cached=pool.known_tasks.of(task))
+        if pool is None or self.device == CPU:
+            return ModelNewEvaluator(task, oracle, self._candidates, "cpu", self.fingerprint)
+        gpu = pool.device
         return ModelNewEvaluator(
             task, oracle, self._candidates, "cuda", self.fingerprint, gpu=gpu, settings=self._settings
         )
@@ -394,6 +406,10 @@ class ModelNewEvaluators(Closing):
         """
         with self._hold_gpu(task), self._evaluators.using(task) as evaluator:
             return evaluator.evaluate(candidate, seed=seed, sizes=sizes)
+
+    def interrupt(self) -> None:
+        """End the candidate's process that another thread waits for, which then gets a failure."""
+        self._candidates.interrupt()
 
     def close(self) -> None:
         """End every helper process."""

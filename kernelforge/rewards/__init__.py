@@ -2,10 +2,19 @@
 
 from kernelforge.rewards.advantages import discounted_returns
 from kernelforge.rewards.base import Context, RewardPolicy, components
-from kernelforge.rewards.policies import DEFAULT_POLICY, POLICIES, find_policy, rescore, reward, unscored
+from kernelforge.rewards.policies import (
+    DEFAULT_POLICY,
+    MODELNEW_POLICY,
+    POLICIES,
+    find_policy,
+    rescore,
+    reward,
+    unscored,
+)
 
 __all__ = [
     "DEFAULT_POLICY",
+    "MODELNEW_POLICY",
     "POLICIES",
     "Context",
     "RewardPolicy",

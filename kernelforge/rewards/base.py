@@ -230,6 +230,8 @@ class RewardPolicy(ABC):
     """No reward lies outside."""
     parts: ClassVar[tuple[str, ...]]
     """Names of the components. Every reward of the policy has all of them; None is not known or does not apply."""
+    rewards_host_code: ClassVar[bool] = False
+    """Whether a ``ModelNew`` that ran as it is may be rewarded."""
 
     @abstractmethod
     def score(self, evaluation: Evaluation, context: Context) -> Reward:

@@ -458,7 +458,33 @@ def stage_credit(evaluation: Evaluation) -> float:
     return STAGES.get(evaluation.stage, LATER_STAGE)
 
 
+MODELNEW_CORRECT = 0.1
+
+
+class ModelNew1(KernelForge1):
+    """As ``kernelforge/1`` with a gate of 0.1: of two correct candidates that are equally fast, the one of device code
+    and a plan earns 0.2 more. So a policy that may reply with either gains nothing by host code.
+
+    The only policy that rewards a ``ModelNew`` that ran as it is. Its times are taken from outside, but its host code
+    is next to them: see ``docs/modelnew.md`` for what stays open.
+    """
+
+    name = "modelnew/1"
+    title = "For ModelNew classes that ran as they are: kernelforge/1 with 0.1 for correct"
+    source = "KernelForge's own; docs/rewards.md"
+    bounds = (0.0, MODELNEW_CORRECT + math.log(SPEEDUP_CAP))
+    rewards_host_code = True
+
+    def score(self, evaluation: Evaluation, context: Context) -> Reward:
+        if evaluation.verdict is not Verdict.OK:
+            return self.reward(0.0, correct=0.0)
+        speed = super().score(evaluation, context).components["log_speedup"]
+        return self.reward(MODELNEW_CORRECT + (speed or 0.0), correct=MODELNEW_CORRECT, log_speedup=speed)
+
+
 DEFAULT_POLICY = KernelForge2.name
+MODELNEW_POLICY = ModelNew1.name
+"""Of a ``ModelNew`` that the reward server ran as it is."""
 
 _ALL: tuple[RewardPolicy, ...] = (
     KernelForge2(),
@@ -473,6 +499,7 @@ _ALL: tuple[RewardPolicy, ...] = (
     AutoTriton(),
     Predicted(),
     Shaped(),
+    ModelNew1(),
 )
 POLICIES: Mapping[str, RewardPolicy] = MappingProxyType({policy.name: policy for policy in _ALL})
 """Every policy by its name, the default first."""
@@ -494,16 +521,16 @@ def reward(policy: str, evaluation: Evaluation, context: Context = NO_CONTEXT) -
     """Score ``evaluation`` under the policy of that name.
 
     Four rules stand above every policy: ``INFRA`` is not a score, nor is a candidate that was passed over and not
-    measured, and neither what ran without a jail nor a ``ModelNew`` class, whose host code could have done anything to
-    its own times, is ever rewarded. The value and every
-    component are None then; :func:`unscored` says why. And what was not compared at its full size earns what a wrong
+    measured, and what ran without a jail is never rewarded, nor, but by ``modelnew/1``, a ``ModelNew`` class, whose
+    host code could have done anything to its own times. The value and every component are None then;
+    :func:`unscored` says why. And what was not compared at its full size earns what a wrong
     answer earns: a plan can be written so that no part of it can be run by itself.
 
     Raises:
         UsageError: there is no such policy.
     """
     found_policy = find_policy(policy)
-    if _never_scored(evaluation):
+    if _never_scored(evaluation, found_policy):
         return found_policy.reward(None)
     earlier = tuple(_as_scored(past) for past in context.earlier)
     return found_policy.score(_as_scored(evaluation), replace(context, earlier=earlier))
@@ -530,17 +557,17 @@ def unscored(evaluation: Evaluation, scored: Reward) -> str:
     """Reason why a reward has no value, in a line; empty if it has one."""
     if scored.value is not None:
         return ""
-    return _never_scored(evaluation) or (
+    return _never_scored(evaluation, POLICIES.get(scored.policy)) or (
         f"its times vary too much for {scored.policy}, which drops such an evaluation; another measurement may not"
     )
 
 
-def _never_scored(evaluation: Evaluation) -> str:
+def _never_scored(evaluation: Evaluation, policy: RewardPolicy | None) -> str:
     """The rule above every policy that forbids a score; empty if none does."""
     if evaluation.verdict is Verdict.INFRA:
         return f"it could not be evaluated: {evaluation.reason}"
     if evaluation.passed_over:
         return "it was not measured, for others of its round were predicted to be faster"
-    if evaluation.lane == "modelnew":
-        return "a ModelNew holds host code, which is never rewarded"
+    if evaluation.lane == "modelnew" and not (policy is not None and policy.rewards_host_code):
+        return f"a ModelNew that ran as it is holds host code, which no policy but {MODELNEW_POLICY} rewards"
     return "it ran without a jail, which is never rewarded" if evaluation.fingerprint.jail == "none" else ""

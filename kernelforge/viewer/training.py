@@ -19,6 +19,7 @@ from kernelforge.report.tables.base import Column, Table
 from kernelforge.report.views.training import TrainingJob, TrainingView, training_view
 from kernelforge.server.base import DATABASE_NAME
 from kernelforge.server.jobs.job_store import SERVER
+from kernelforge.server.jobs.results import AS_SENT, READING
 from kernelforge.store.database import Database, as_text, readable
 
 
@@ -114,11 +115,25 @@ class TrainingPages:
             ),
             view.slowest,
         )
+        readings = Table.of(
+            "How candidates were read",
+            (
+                Column("reading", "candidates"),
+                Column("jobs", "jobs", number, "right"),
+                Column("correct", "correct", percent, "right"),
+            ),
+            view.readings,
+        )
+        notes = Table.of(
+            "Notes about conversions", (Column("note", "note"), Column("jobs", "jobs", number, "right")), view.notes
+        )
         return {
             "view": view,
             "charts": charts_of(draw_training(view), links).values(),
             "verdicts": html_table(verdicts),
             "slowest": html_table(slowest),
+            "readings": html_table(readings),
+            "notes": html_table(notes),
         }
 
 
@@ -133,7 +148,8 @@ SELECT task, policy_version, group_id, status = 'queued',
     THEN coalesce(json_extract(result, '$.verdict'), json_extract(result, '$.error.code'), status) ELSE status END,
   json_extract(result, '$.uncompared'), json_extract(result, '$.reward'),
   json_extract(result, '$.components.correct'),
-  coalesce(json_extract(result, '$.components.speedup'), json_extract(result, '$.components.predicted'))
+  coalesce(json_extract(result, '$.components.speedup'), json_extract(result, '$.components.predicted')),
+  reading
 FROM jobs WHERE run = ? ORDER BY seq
 """
 
@@ -149,8 +165,10 @@ def _job(
     reward: float | None,
     correct: float | None,
     speedup: float | None,
+    reading: str | None,
 ) -> TrainingJob:
     is_correct = correct == 1
+    read = AS_SENT if reading is None else READING.validate_json(reading)
     return TrainingJob(
         task=as_text(task),
         policy_version=version,
@@ -161,4 +179,6 @@ def _job(
         reward=reward,
         correct=is_correct,
         faster=is_correct and speedup is not None and speedup > 1,
+        reading="converted" if read.converted else read.lane,
+        notes=read.notes,
     )

@@ -47,6 +47,8 @@ class WorkerOptions(TypedDict, total=False):
     the full size may need on an emulated device."""
     compile_limit_s: float | None
     """Longest compilation, in seconds of wall and of CPU time; None for 60 s."""
+    modelnew: bool
+    """Run candidates of lane ``modelnew``: on the GPU, or, where devices are emulated, with torch on the CPU."""
 
 
 class WorkerPoolEngine(Engine):
@@ -95,6 +97,10 @@ class WorkerPoolEngine(Engine):
         if self._target is None:
             raise KernelForgeError("the engine has not started; its devices are unknown")
         return self._target.fingerprint
+
+    @property
+    def modelnew(self) -> Fingerprint | None:
+        return None if self._target is None else self._target.modelnew
 
     def slots(self) -> Sequence[Slot]:
         return [worker_slot.slot() for worker_slot in self._worker_slots.values()]

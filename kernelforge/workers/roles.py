@@ -19,8 +19,8 @@ from typing import Literal
 
 from kernelforge.compile import Compiler
 from kernelforge.compile.cache import Artifact, decoded, encoded
-from kernelforge.errors import EvaluationCancelled
-from kernelforge.evaluation.evaluator import concluded
+from kernelforge.errors import EvaluationCancelled, UnsupportedError
+from kernelforge.evaluation.evaluator import EvaluationResult, concluded
 from kernelforge.evaluation.oracle.client import KnownTasks, Oracle, OracleFacts
 from kernelforge.evaluation.oracle.task_context import public_facts, shape_invariants
 from kernelforge.evaluation.pool import WARM_BYTES, WARM_TASKS, EvaluatorPool, make_compiler
@@ -31,6 +31,8 @@ from kernelforge.workers.base import EvaluationOrder, EvaluationReport, Prepared
 
 ORACLE_PATIENCE_S = 0.5
 """How long an interrupted call may wait for its oracle before the oracle is ended too, which is slow to replace."""
+
+MODELNEW_OFF = "this server runs no ModelNew as it is: start it with --modelnew run"
 
 _REPEAT_S = 0.05
 _LOG = logging.getLogger(__name__)
@@ -101,6 +103,8 @@ class Target(Record):
     """Facts for a Coder."""
     spec: str
     """See :attr:`kernelforge.workers.base.TaskContextData.spec`."""
+    modelnew: Fingerprint | None = None
+    """Fingerprint of candidates of lane ``modelnew``; None where they are not run."""
 
 
 class WorkerSettings(Record):
@@ -129,6 +133,8 @@ class WorkerSettings(Record):
     """The device that a compile worker prepares for."""
     share_builds: bool = False
     """Whether builds travel with the orders, because machines have a cache each."""
+    modelnew: bool = False
+    """Whether candidates of lane ``modelnew`` are run."""
 
 
 class CompileWorker:
@@ -202,6 +208,8 @@ class CompileWorker:
             EvaluationCancelled: :meth:`interrupt` was called.
         """
         started = time.perf_counter()
+        if order.candidate.lane == "modelnew":  # it builds what it needs in its own process
+            return Prepared(order=order.id)
         with self._call.call():
             try:
                 result = self._prepare(order, started)
@@ -319,7 +327,17 @@ class DeviceWorker(CompileWorker):
         try:
             pool.start()
             opened = pool.device
-            target = Target(fingerprint=pool.fingerprint, description=dict(opened.describe()), spec=opened.spec.key)
+            self._modelnew = None
+            if settings.modelnew:
+                from kernelforge.modelnew.evaluator import ModelNewEvaluators
+
+                self._modelnew = ModelNewEvaluators(pool=pool, warm_bytes=settings.warm_bytes // WARM_TASKS)
+            target = Target(
+                fingerprint=pool.fingerprint,
+                description=dict(opened.describe()),
+                spec=opened.spec.key,
+                modelnew=None if self._modelnew is None else self._modelnew.fingerprint,
+            )
         except BaseException:
             pool.close()
             raise
@@ -342,13 +360,7 @@ class DeviceWorker(CompileWorker):
                 self._compiler.cache.put(key, artifact)
         with self._call.call():
             try:
-                with self._pool.evaluators.using(order.task) as evaluator:
-                    evaluation, profile = evaluator.evaluate(
-                        order.candidate,
-                        seed=secrets.randbits(63),
-                        profile=order.profile,
-                        stopped=self._call.stopped,
-                    )
+                evaluation, profile = self._evaluate(order)
             except EvaluationCancelled:
                 raise
             except Exception as error:
@@ -360,9 +372,23 @@ class DeviceWorker(CompileWorker):
                 evaluation = evaluation.model_copy(update={"seconds": seconds})
             return make_report(order.id, evaluation, profile, time.perf_counter() - started)
 
+    def _evaluate(self, order: EvaluationOrder) -> EvaluationResult:
+        if order.candidate.lane == "modelnew":
+            if self._modelnew is None:
+                raise UnsupportedError(MODELNEW_OFF)
+            return self._modelnew.evaluate(order.task, order.candidate, seed=secrets.randbits(63))
+        with self._pool.evaluators.using(order.task) as evaluator:
+            return evaluator.evaluate(
+                order.candidate, seed=secrets.randbits(63), profile=order.profile, stopped=self._call.stopped
+            )
+
     def _end(self, oracles: bool) -> None:
         self._pool.interrupt(oracles=oracles)
+        if self._modelnew is not None:
+            self._modelnew.interrupt()
 
     def close(self) -> None:
         """End every helper process."""
+        if self._modelnew is not None:
+            self._modelnew.close()
         self._pool.close()

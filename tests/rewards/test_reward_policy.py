@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kernelforge.errors import UsageError
 from kernelforge.records import Evaluation, Verdict
-from kernelforge.rewards import DEFAULT_POLICY, POLICIES, components, reward
+from kernelforge.rewards import DEFAULT_POLICY, MODELNEW_POLICY, POLICIES, components, reward
 from kernelforge.rewards.policies import unscored
 from tests.support.factories import (
     make_evaluation,
@@ -51,9 +51,15 @@ def test_what_was_predicted_and_not_measured_has_no_score() -> None:
     assert "not measured" in unscored(evaluation, reward(DEFAULT_POLICY, evaluation))
 
 
-def test_a_class_with_host_code_is_never_rewarded() -> None:
-    assert value_of(measured_evaluation(4.0)) is not None
-    assert value_of(measured_evaluation(4.0, lane="modelnew", build=None)) is None
+def test_a_class_with_host_code_is_rewarded_by_its_own_policy_alone_and_less_than_a_plan() -> None:
+    host_code = measured_evaluation(4.0, lane="modelnew", build=None)
+    values = {name: reward(name, host_code).value for name in POLICIES}
+    assert [name for name, value in values.items() if value is not None] == [MODELNEW_POLICY]
+    assert values[MODELNEW_POLICY] == pytest.approx(0.1 + math.log(4))
+    assert value_of(measured_evaluation(4.0)) - values[MODELNEW_POLICY] == pytest.approx(0.2)
+    assert reward(MODELNEW_POLICY, make_evaluation(Verdict.WRONG, lane="modelnew", build=None)).value == 0
+    bare = host_code.fingerprint.model_copy(update={"jail": "none"})
+    assert reward(MODELNEW_POLICY, host_code.model_copy(update={"fingerprint": bare})).value is None
 
 
 @pytest.mark.parametrize("policy", POLICIES)

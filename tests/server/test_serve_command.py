@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import socket
@@ -9,8 +10,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
@@ -108,11 +110,11 @@ def test_it_names_what_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None
     assert install_hint("server") in message
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+@contextmanager
+def serving(folder: Path, *options: str, **start: Any) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A server with one slot in a process of its own, and where it is."""
-    words = [*COMMAND, *OPTIONS, "--results", str(tmp_path)]
-    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
+    words = [*COMMAND, *OPTIONS, "--results", str(folder), *options]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, **start) as process:
         try:
             assert process.stderr is not None
             log = ""
@@ -124,6 +126,12 @@ def server(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
             yield process, match[1]
         finally:
             process.kill()
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    with serving(tmp_path) as started:
+        yield started
 
 
 def test_it_serves_and_ends_with_0_at_a_signal(server: tuple[subprocess.Popen[str], str], tmp_path: Path) -> None:
@@ -228,3 +236,109 @@ def test_a_turn_of_a_contrast_session_is_shown_the_kernels_of_earlier_jobs(
         [prompt] = client.prompts("core/swish", kind="fsr", run_id="l1").prompts
         assert prompt.operator == "fsr"
         assert "blockIdx.x * blockDim.x" in prompt.user
+
+
+HOST = """torch::Tensor swish_cuda(torch::Tensor x) {
+    TORCH_CHECK(x.is_cuda(), "no GPU");
+    auto out = torch::empty_like(x);
+    int n = x.numel();
+    swish<<<(n + 255) / 256, 256>>>(x.data_ptr<float>(), out.data_ptr<float>(), n);
+    return out;
+}
+"""
+LOADED = f'''```python
+import torch
+from torch.utils.cpp_extension import load_inline
+
+source = r"""{SWISH.split("```cuda")[1].split("```")[0]}
+{HOST}"""
+extension = load_inline("swish", "torch::Tensor swish_cuda(torch::Tensor x);", source, functions=["swish_cuda"])
+
+
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        return extension.swish_cuda(x)
+```
+'''
+"""A reply as KernelBench asks for it, which can be converted."""
+TORCH = """```python
+import torch
+
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        return x * torch.sigmoid(x)
+```
+"""
+CANARY = "canary-5c1e9d"
+SPY = """```python
+import os
+import socket
+import sys
+import torch
+
+def contents(path):
+    try:
+        return open(path, errors="replace").read(2_000_000)
+    except OSError as error:
+        return str(error)
+
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        seen = [str(dict(os.environ)), contents("/proc/self/environ"), contents("/proc/1/environ"), str(sys.argv)]
+        for fd in os.listdir("/proc/self/fd"):
+            seen.append(contents(f"/proc/self/fd/{fd}") if int(fd) > 2 else "")
+        for path in PATHS:
+            seen.append(contents(path))
+        try:
+            socket.create_connection(("127.0.0.1", PORT), timeout=2)
+            seen.append("CANARY by the network")
+        except OSError as error:
+            seen.append(str(error))
+        leaks = [text for text in seen if "CANARY" in text]
+        raise RuntimeError(f"looked at {len(seen)} files, {len(leaks)} leaks: {leaks}"[:500])
+```
+"""
+
+
+def test_a_model_new_runs_in_its_lane_by_the_client_and_by_protocols_and_learns_nothing(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text(CANARY)
+    results = tmp_path / "results"
+    descriptor = os.open(secret, os.O_RDONLY)
+    environment = {**os.environ, "KERNELFORGE_SECRET": CANARY}
+    with (
+        serving(results, "--modelnew", "run", env=environment, pass_fds=[descriptor]) as (_, url),
+        Client(url, timeout_s=START_S) as client,
+    ):
+        converted = client.score("swish", LOADED)
+        assert (converted.verdict, converted.converted, converted.lane) == ("OK", True, "plan")
+        assert converted.policy == "kevin/1"
+        assert any("TORCH_CHECK" in note for note in converted.notes)
+        host = client.score("swish", TORCH)
+        assert (host.verdict, host.reward, host.policy, host.device) == ("OK", 0.1, "modelnew/1", "cpu"), host
+        assert (host.lane, host.converted) == ("modelnew", False)
+        assert host.notes
+        with httpx2.Client(base_url=url, timeout=START_S) as plain:
+            for result in (converted, host):
+                stored = plain.get(f"/v1/evaluations/{result.evaluation}").json()
+                assert stored["notes"] == result.notes
+                assert stored["evaluation"]["lane"] == result.lane
+            body = {"query": ["p" + TORCH + "<|im_end|>", "p" + LOADED], "prompts": ["p", "p"], "labels": ["swish"] * 2}
+            assert plain.post("/openrlhf/reward", json=body).json()["rewards"] == [0.1, converted.reward]
+            assert 'kernelforge_readings_total{reading="modelnew",verdict="OK"} 2.0' in plain.get("/metrics").text
+        needs_gpu = client.score("swish", LOADED.replace("int n = x.numel();", "int n = x.numel(); cudaDeviceReset();"))
+        assert (needs_gpu.outcome, needs_gpu.failure_reward) == ("unsupported", 0), needs_gpu
+        assert "needs a GPU and was run on the CPU" in needs_gpu.error.message
+        with closing(client.session("core/swish", turns=2, observations="whole")) as session:
+            turn = session.turn(TORCH)
+            assert (turn.result.lane, turn.result.reward) == ("modelnew", 0.1)
+            assert "It ran as it is, not converted" in turn.observation
+            assert "return x * torch.sigmoid(x)" in turn.observation
+            assert session.turn(SWISH).result.lane == "plan"
+        places = [str(secret), str(results / "server.db"), f"/proc/{os.getpid()}/environ"]
+        port = url.rpartition(":")[2]
+        spy = SPY.replace("PATHS", repr(places)).replace("PORT", port).replace("CANARY", CANARY)
+        seen = client.score("swish", spy)
+        assert seen.verdict == "CRASH"
+        assert "files, 0 leaks: []" in seen.feedback
+    os.close(descriptor)

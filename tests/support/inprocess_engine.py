@@ -47,13 +47,15 @@ class InProcessEngine:
         slots: how many there are.
         seconds: what one evaluation takes.
         measures: it is a GPU, and times are measured.
+        modelnew: it runs candidates of lane ``modelnew`` too.
     """
 
     name: Literal["local", "ray"] = "local"
 
     def __init__(
-        self, *, slots: int = 2, seconds: float = 0.0, measures: bool = False, jail: str = "namespaces"
-    ) -> None:
+        self, *, slots: int = 2, seconds: float = 0.0, measures: bool = False, jail: str = "namespaces",
+        modelnew: bool = False,
+    ) -> None:  # fmt: skip
         self.seconds = seconds
         self.evaluated: list[str] = []
         """Candidates, in the order in which their evaluation began."""
@@ -74,6 +76,7 @@ class InProcessEngine:
         self._tried: Counter[str] = Counter()
         kind = {"device": "cuda:0", "device_kind": "cuda"} if measures else {}
         self._fingerprint = make_fingerprint(jail=jail, **kind)
+        self._modelnew = make_fingerprint(jail=jail, **kind, evaluator="1+modelnew.1") if modelnew else None
 
     async def start(self) -> None:
         self._changed.set()
@@ -81,6 +84,10 @@ class InProcessEngine:
     @property
     def fingerprint(self) -> Fingerprint:
         return self._fingerprint
+
+    @property
+    def modelnew(self) -> Fingerprint | None:
+        return self._modelnew
 
     def slots(self) -> Sequence[Slot]:
         return [
@@ -165,6 +172,8 @@ class InProcessEngine:
 
     def _evaluation(self, order: EvaluationOrder, verdict: Verdict) -> Evaluation:
         fields = {"candidate": order.candidate.hash, "task": order.task.digest, "fingerprint": self._fingerprint}
+        if order.candidate.lane == "modelnew":
+            fields |= {"fingerprint": self._modelnew, "lane": "modelnew", "build": None}
         if self._measures and verdict is Verdict.OK:
             fields["performance"] = measured(speedup=self.speedup, speedup_lower=1.5)
         return make_evaluation(verdict, **fields)

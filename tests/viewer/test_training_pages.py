@@ -7,6 +7,7 @@ from pathlib import Path
 from kernelforge.store import Store
 from tests.server.service_tools import ended, serving
 from tests.support.inprocess_engine import request
+from tests.support.model_new import HOST, model_new
 from tests.support.recorded_run import fill, make_run
 from tests.viewer.page_tree import text_of, tree, with_class
 from tests.viewer.viewer_tools import listening, opened
@@ -37,10 +38,14 @@ async def test_a_page_follows_a_training_run_and_says_what_has_no_gradient(tmp_p
 
 async def test_a_folder_with_jobs_alone_has_their_pages_alone(tmp_path: Path) -> None:
     async with serving(tmp_path / "jobs") as service:
-        await ended(service, request("1", run_id="grpo"))
+        checked = HOST.replace("    int n", '    TORCH_CHECK(x.is_cuda(), "<b>no GPU");\n    int n')
+        await ended(service, request("1", run_id="grpo").model_copy(update={"completion": model_new(host=checked)}))
         with Store.open(tmp_path / "none.db") as store:
             async with opened(tmp_path / "jobs", store=store) as viewer:
                 front = (await viewer.client.get("/")).text
                 assert text_of(*tree(front).iter("h1")) == "Training grpo"
                 assert "live.html" not in front
+                rows = [text_of(row) for row in tree(front).iter("tr")]
+                assert any("converted" in row for row in rows)
+                assert any("TORCH_CHECK" in row and "left out" in row for row in rows), rows
                 assert (await viewer.client.get("/live.html")).status_code != 200

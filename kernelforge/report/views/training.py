@@ -14,6 +14,8 @@ MOST_STEPS = 60
 """Steps of a curve; of more, neighbours are taken together."""
 SLOWEST = 10
 """Tasks that are listed."""
+MOST_NOTES = 10
+"""Notes about conversions that are listed."""
 
 
 class TrainingJob(NamedTuple):
@@ -31,6 +33,10 @@ class TrainingJob(NamedTuple):
     correct: bool
     faster: bool
     """Whether it is correct, and its speedup over eager PyTorch, measured or predicted, is above 1."""
+    reading: str = "plan"
+    """``plan``, or what a ``ModelNew`` was: ``converted``, or ``modelnew`` where it ran as it is."""
+    notes: tuple[str, ...] = ()
+    """What was said of its conversion."""
 
 
 class TrainingStep(View):
@@ -79,6 +85,23 @@ class VerdictCount(View):
     share: float
 
 
+class ReadingCount(View):
+    """Jobs whose candidates were read in one way."""
+
+    reading: str
+    """``plan``, ``converted`` or ``modelnew``."""
+    jobs: int
+    correct: float
+    """Share of the scored ones."""
+
+
+class NoteCount(View):
+    """Jobs with one note about the conversion of a ``ModelNew``."""
+
+    note: str
+    jobs: int
+
+
 class TrainingView(View):
     """A run of the reward server."""
 
@@ -96,6 +119,10 @@ class TrainingView(View):
     lags: tuple[Lag, ...]
     """Of the jobs that say a version, the freshest first."""
     slowest: tuple[TaskPace, ...]
+    readings: tuple[ReadingCount, ...]
+    """Empty where every reply held device code and a plan."""
+    notes: tuple[NoteCount, ...]
+    """The most frequent first."""
 
 
 def training_view(run: str, jobs: Sequence[TrainingJob]) -> TrainingView:
@@ -123,7 +150,30 @@ def training_view(run: str, jobs: Sequence[TrainingJob]) -> TrainingView:
         flat=flat,
         lags=_lags(jobs),
         slowest=_slowest(jobs),
+        readings=_readings(jobs),
+        notes=tuple(
+            NoteCount(note=note, jobs=count)
+            for note, count in Counter(note for job in jobs for note in set(job.notes)).most_common(MOST_NOTES)
+        ),
     )
+
+
+def _readings(jobs: Sequence[TrainingJob]) -> tuple[ReadingCount, ...]:
+    by_reading: defaultdict[str, list[TrainingJob]] = defaultdict(list)
+    for job in jobs:
+        by_reading[job.reading].append(job)
+    if set(by_reading) <= {"plan"}:
+        return ()
+    return tuple(
+        ReadingCount(reading=name, jobs=len(members), correct=_share_correct(members))
+        for name, members in sorted(by_reading.items(), key=lambda item: -len(item[1]))
+    )
+
+
+def _share_correct(jobs: Sequence[TrainingJob]) -> float:
+    """Of those with a score; 0 where none has one."""
+    scored = [job.correct for job in jobs if job.reward is not None]
+    return fmean(scored) if scored else 0.0
 
 
 def _by_version(scored: Sequence[TrainingJob]) -> list[TrainingStep]:
@@ -186,7 +236,6 @@ def _slowest(jobs: Sequence[TrainingJob]) -> tuple[TaskPace, ...]:
     paces = []
     for task, members in by_task.items():
         seconds = [job.seconds for job in members if job.seconds is not None]
-        scored = [job for job in members if job.reward is not None]
         if seconds:
             paces.append(
                 TaskPace(
@@ -194,7 +243,7 @@ def _slowest(jobs: Sequence[TrainingJob]) -> tuple[TaskPace, ...]:
                     evaluated=len(seconds),
                     median_s=median(seconds),
                     longest_s=max(seconds),
-                    correct=fmean(job.correct for job in scored) if scored else 0.0,
+                    correct=_share_correct(members),
                 )
             )
     return tuple(sorted(paces, key=lambda pace: -pace.median_s)[:SLOWEST])

@@ -196,6 +196,12 @@ class Metrics:
             registry=self.registry,
         )
         self._verdicts = Counter("kernelforge_verdicts", "Verdicts of jobs.", ("verdict",), registry=self.registry)
+        self._readings = Counter(
+            "kernelforge_readings",
+            "Verdicts of jobs, by how the candidate was read: plan, converted or modelnew.",
+            ("reading", "verdict"),
+            registry=self.registry,
+        )
         self._stages = Counter(
             "kernelforge_stages", "Stages that jobs ended in.", ("stage", "verdict"), registry=self.registry
         )
@@ -237,6 +243,7 @@ class Metrics:
             self._queued_s.observe(max(0.0, job.started_at - job.submitted_at))
         if result.verdict_words is not None:
             self._verdicts.labels(result.verdict_words).inc()
+            self._readings.labels("converted" if result.converted else result.lane, result.verdict_words).inc()
             self._stages.labels(result.stage or "none", result.verdict_words).inc()
         if result.error is not None:
             self._faults.labels(result.error.code).inc()

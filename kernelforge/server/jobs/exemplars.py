@@ -44,13 +44,14 @@ class ExemplarKey(NamedTuple):
 
 
 def exemplar_of(key: ExemplarKey, work: int, evaluation: Evaluation) -> NewExemplar | None:
-    """The row of an evaluated candidate; None if it is no example: nothing was evaluated, or no value was compared at
-    its full size.
+    """The row of an evaluated candidate; None if it is no example: nothing was evaluated, no value was compared at its
+    full size, or it has host code, which a prompt for device code and a plan does not show.
 
     Args:
         work: number of its evaluation task.
     """
-    if evaluation.verdict is Verdict.INFRA or evaluation.stage == "parse" or evaluation.uncompared:
+    nothing = evaluation.verdict is Verdict.INFRA or evaluation.stage == "parse" or evaluation.uncompared
+    if nothing or evaluation.lane == "modelnew":
         return None
     right = evaluation.verdict is Verdict.OK
     return NewExemplar(*key, work, evaluation.candidate, right, score_of(evaluation))

@@ -69,6 +69,7 @@ CREATE TABLE jobs (
   group_id TEXT,
   prompt TEXT REFERENCES texts(sha256),
   training_stage TEXT CHECK (training_stage IN ('correctness', 'speed')),
+  reading TEXT CHECK (reading IS NULL OR json_valid(reading)),
   CHECK ((status = 'queued') = (result IS NULL))
 );
 CREATE INDEX jobs_open ON jobs(seq) WHERE status = 'queued';
@@ -220,6 +221,7 @@ SERVER = Schema(
         EXPERIENCES + _EXPERIENCES_OF_JOBS,
         _STAGES,
         _SUSPECTS,
+        "ALTER TABLE jobs ADD COLUMN reading TEXT CHECK (reading IS NULL OR json_valid(reading));",
     ),
 )
 """Schema of ``server.db``. A row of ``tasks`` is a suite's task that a job was evaluated for. A row of ``works`` is an
@@ -292,6 +294,8 @@ class NewJob(NamedTuple):
     group_id: str | None
     prompt: str | None
     training_stage: str | None = None
+    reading: str | None = None
+    """How the candidate was read out of the completion, as JSON; None for device code and a plan."""
 
 
 class NewKey(NamedTuple):

@@ -1,7 +1,8 @@
 """Parse job requests: find the task and the reward policy, and read the candidate out of the completion.
 
 A completion is split into its blocks here; workers interpret the blocks. One that holds a ``ModelNew`` is converted in
-a confined process, and is from then on the candidate that came out. Parsed completions are cached by the hash of their
+a confined process, and is from then on the candidate that came out. One that cannot be converted is a candidate of lane
+``modelnew`` where the workers run those, and else none. Parsed completions are cached by the hash of their
 text, because rollouts of a group repeat them.
 """
 
@@ -20,11 +21,13 @@ from kernelforge.agents.base import TaskContext
 from kernelforge.candidate import model_new_in, parse_reply
 from kernelforge.client.models import JobRequest
 from kernelforge.errors import CandidateError, UsageError
+from kernelforge.modelnew.convert import Conversion
 from kernelforge.records import Candidate, Fingerprint, Task, content_hash, evaluation_key, first_fault
 from kernelforge.records.task import MAX_PLAN_BYTES, MAX_SOURCE_BYTES
 from kernelforge.rewards import find_policy
 from kernelforge.server.base import LRUCache, RequestRejected
-from kernelforge.server.jobs.conversion import ReplyConverter
+from kernelforge.server.jobs.conversion import ReplyConverter, Unconverted
+from kernelforge.server.jobs.results import AS_SENT, Reading
 from kernelforge.tasks.constants import plain_text
 from kernelforge.tasks.suites import Catalogue
 
@@ -111,8 +114,8 @@ class ParsedCompletion(NamedTuple):
     """SHA-256 of the completion."""
     fault: str | None
     """Why the completion holds no candidate; None if it holds one."""
-    converted: bool = False
-    """Whether the candidate was made of a ``ModelNew``."""
+    reading: Reading = AS_SENT
+    """How the candidate was read out of the completion."""
 
 
 class RequestParser:
@@ -122,6 +125,7 @@ class RequestParser:
         most_cached: number of completions in the cache.
         converter: closed with the parser.
         context: gives the context of a task; its facts name the weights for a ``ModelNew``.
+        modelnew: gives the fingerprint by which a ``ModelNew`` is run that cannot be converted; None where none is.
     """
 
     def __init__(
@@ -131,10 +135,12 @@ class RequestParser:
         most_cached: int,
         converter: ReplyConverter,
         context: Callable[[Task], Awaitable[TaskContext]],
+        modelnew: Callable[[], Fingerprint | None] = lambda: None,
     ) -> None:
         self.registry = registry
         self._converter = converter
         self._context = context
+        self._modelnew = modelnew
         self.default_policy = find_policy(default_policy).name
         # One thread: several threads would compete for the GIL and delay the event loop.
         self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="intake")
@@ -194,18 +200,36 @@ class RequestParser:
             read = await loop.run_in_executor(self._reader, _read_text, text)
         else:
             read = _read_text(text)
+        reading = AS_SENT
         if read.model_new is not None:
-            conversion = await self._converter.convert(sha256, read.model_new)
-            if not isinstance(conversion, str):
-                context = await self._context(registered.task)
-                candidate = conversion.fitted(registered.task.source, context.facts.at("full"))
-                return _parsed(registered, candidate, fingerprint, sha256)._replace(converted=True), candidate
-            read = _Read(fault=conversion)
+            read, reading = await self._read_model_new(registered.task, read.model_new, sha256)
+            if reading.lane == "modelnew":
+                fingerprint = self._modelnew() or fingerprint
         if read.candidate is None:
             digest = content_hash("reply", text)
             key = evaluation_key(digest, registered.digest, fingerprint)
             return ParsedCompletion(registered, digest, key, sha256, read.fault), None
-        return _parsed(registered, read.candidate, fingerprint, sha256), read.candidate
+        parsed = _parsed(registered, read.candidate, fingerprint, sha256)
+        return parsed._replace(reading=reading), read.candidate
+
+    async def _read_model_new(self, task: Task, text: str, sha256: str) -> tuple[_Read, Reading]:
+        """The candidate of a file with a class ``ModelNew``, or the fault of one that is none."""
+        conversion = await self._converter.convert(sha256, text)
+        runs = self._modelnew() is not None
+        if isinstance(conversion, Conversion):
+            forbidden = [name for name in conversion.operators if name not in task.policy.library]
+            if not forbidden or not runs:
+                context = await self._context(task)
+                candidate = conversion.fitted(task.source, context.facts.at("full"))
+                return _Read(candidate), Reading.of("plan", conversion.notes)
+            conversion = Unconverted((f"the task allows no plan to call {', '.join(forbidden)} of torch",))
+        if not runs or not conversion.readable:
+            return _Read(fault=conversion.refusal), AS_SENT
+        try:
+            candidate = Candidate(source=text, plan="", lane="modelnew")
+        except ValidationError as error:
+            return _Read(fault=f"the ModelNew is not a candidate: {first_fault(error)}"), AS_SENT
+        return _Read(candidate), Reading.of("modelnew", conversion.problems)
 
 
 def policy_name(reference: str) -> str:

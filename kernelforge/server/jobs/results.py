@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from kernelforge.client.models import Fault, FaultCode, Job, RewardResult
+from pydantic import TypeAdapter
+
+from kernelforge.client.models import Fault, FaultCode, Job, RewardResult, TrainingStage
 from kernelforge.errors import StoreError, UsageError
 from kernelforge.records import Evaluation, Fingerprint, Origin, Profile, Task, Verdict
 from kernelforge.records.evaluation import without_prediction
@@ -27,6 +30,49 @@ _LOG = logging.getLogger(__name__)
 
 MAX_FEEDBACK_CHARS = 8_000
 _NOT_RUN = "this device cannot run it: "
+
+
+_MOST_NOTES, _NOTE_CHARS = 32, 500
+
+
+class Reading(NamedTuple):
+    """The way in which a candidate was read out of a completion."""
+
+    lane: Literal["plan", "modelnew"] = "plan"
+    converted: bool = False
+    notes: tuple[str, ...] = ()
+    """What the conversion of a ``ModelNew`` left out or assumed, or why there was none."""
+
+    @classmethod
+    def of(cls, lane: Literal["plan", "modelnew"], notes: Sequence[str]) -> Reading:
+        """Of a ``ModelNew``: converted for the lane of plans, or as it is."""
+        short = tuple(note[:_NOTE_CHARS] for note in notes[:_MOST_NOTES])
+        return cls(lane, lane == "plan", short)
+
+    def stored(self) -> str | None:
+        """As JSON; None for device code and a plan that were sent as such."""
+        return None if self == AS_SENT else json.dumps(self._asdict())
+
+
+AS_SENT = Reading()
+"""Device code and a plan."""
+READING = TypeAdapter(Reading)
+
+OWN_FIELDS = ("cached", "age_s", "lane", "converted", "notes", "training_stage")
+"""What a result has of its job, and not of its evaluation."""
+
+
+def with_own(result: RewardResult, other: RewardResult) -> RewardResult:
+    """A result of an evaluation with what another result has of its job."""
+    return result.model_copy(update={name: getattr(other, name) for name in OWN_FIELDS})
+
+
+def marked(result: RewardResult, reading: Reading, stage: TrainingStage | None) -> RewardResult:
+    """A result that says how its candidate was read, and which stage of training it is of."""
+    if reading == AS_SENT and stage is None:
+        return result
+    own = {"lane": reading.lane, "converted": reading.converted, "notes": list(reading.notes)}
+    return result.model_copy(update={**own, "training_stage": stage})
 
 
 def scored(policy: str, evaluation: Evaluation, context: Context) -> RewardResult:
@@ -68,12 +114,19 @@ def failed(code: FaultCode, message: str, *, policy: str, retryable: bool = Fals
     )
 
 
-def not_run(candidate: str, task: str, fingerprint: Fingerprint, reason: str) -> Evaluation:
+def not_run(
+    candidate: str,
+    task: str,
+    fingerprint: Fingerprint,
+    reason: str,
+    lane: Literal["plan", "modelnew"] = "plan",
+) -> Evaluation:
     """The evaluation of a candidate that the device cannot run, for its author: as if it had failed there.
 
     Args:
         candidate: its hash.
         task: digest of the task.
+        lane: of the candidate.
     """
     return Evaluation(
         candidate=candidate,
@@ -81,6 +134,7 @@ def not_run(candidate: str, task: str, fingerprint: Fingerprint, reason: str) ->
         fingerprint=fingerprint,
         verdict=Verdict.LIMIT,
         stage="small",
+        lane=lane,
         reason=_bounded(_NOT_RUN + reason),
     )
 

@@ -38,7 +38,15 @@ from kernelforge.server.jobs.conversion import ReplyConverter
 from kernelforge.server.jobs.exemplars import ExemplarKey, Exemplars, exemplar_of
 from kernelforge.server.jobs.job_store import Batch, JobStore, RunRow
 from kernelforge.server.jobs.requests import Registry, RequestParser
-from kernelforge.server.jobs.results import CompletedJobs, Evaluated, EvaluationCache, Stored, failed
+from kernelforge.server.jobs.results import (
+    READING,
+    CompletedJobs,
+    Evaluated,
+    EvaluationCache,
+    Stored,
+    failed,
+    with_own,
+)
 from kernelforge.server.jobs.retention import Retention
 from kernelforge.server.jobs.scheduler import Scheduler
 from kernelforge.server.jobs.state import (
@@ -58,8 +66,6 @@ from kernelforge.store.live_runs import run_lock
 from kernelforge.tasks.suites import Catalogue
 from kernelforge.version import __version__
 from kernelforge.workers.base import Engine, Health, WorkerDied
-
-_LOG = logging.getLogger(__name__)
 
 _LOG = logging.getLogger(__name__)
 
@@ -158,6 +164,7 @@ class JobService:
             self.settings.readings_in_memory,
             ReplyConverter(allow_unconfined=allow_unconfined),
             self._contexts.get,
+            lambda: engine.modelnew,
         )
         self.default_policy = self._parser.default_policy
         """Name of the reward policy of requests that name none."""
@@ -212,7 +219,7 @@ class JobService:
             self._engine, self._completion, self.counters, worker_limit_s=settings.worker_limit_s
         )
         self._deadlines = Deadlines(self._expire, active.jobs.__contains__)
-        restored = restore(store, self.registry, self._engine.fingerprint, active)
+        restored = restore(store, self.registry, self._engine, active)
         self._submission = Submission(
             state,
             self._parser,
@@ -476,8 +483,8 @@ class JobService:
         task = None if result is None else self._state.completed.task_of(job_id)
         return None if task is None or result is None else self._state.cache.of_task(task, result.evaluation)
 
-    def evaluation(self, key: str) -> tuple[str, Evaluated]:
-        """The newest evaluation of a key, and the name of its task.
+    def evaluation(self, key: str) -> tuple[str, Evaluated, Sequence[str]]:
+        """The newest evaluation of a key, the name of its task, and the notes of the last job with a ``ModelNew``.
 
         Raises:
             RequestRejected: 404: there is none, or it is no longer kept.
@@ -486,7 +493,10 @@ class JobService:
         task = None if stored is None else self.registry.of_digest(stored.evaluation.task)
         if stored is None or task is None:
             raise RequestRejected(404, "unknown_evaluation", f"there is no evaluation {key[:64]!r}; it may be too old")
-        return task.name, stored
+        rows = self._state.store.read(
+            "SELECT reading FROM jobs WHERE work = ? AND reading IS NOT NULL ORDER BY seq DESC LIMIT 1", (stored.task,)
+        )
+        return task.name, stored, READING.validate_json(rows[0][0]).notes if rows else ()
 
     async def wait(self, ids: Sequence[str], k: int | None, timeout_s: float) -> list[Job]:
         """Completed jobs in the order of their end, once there are ``k`` (None: all) of them or time is up.
@@ -713,9 +723,7 @@ class JobService:
             result = job.result
             if result is not None and result.outcome == "withheld":
                 scored = stored.scored_by(result.policy, profile=bool(profile)).result
-                own = ("cached", "age_s", "converted", "training_stage")
-                scored = scored.model_copy(update={name: getattr(result, name) for name in own})
-                jobs.append(job.model_copy(update={"result": scored}))
+                jobs.append(job.model_copy(update={"result": with_own(scored, result)}))
         return jobs
 
     async def _end_stale(self, state: RunState) -> None:

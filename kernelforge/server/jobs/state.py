@@ -16,18 +16,26 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 from pydantic import Field, FiniteFloat, NonNegativeInt, TypeAdapter
 
-from kernelforge.candidate import model_new_in
 from kernelforge.client.models import Job, JobStatus, RewardResult, TrainingStage
-from kernelforge.records import Candidate, Fingerprint, Record, evaluation_key
+from kernelforge.records import Candidate, Record, evaluation_key
 from kernelforge.rewards import DEFAULT_POLICY
 from kernelforge.server.base import RequestRejected, utc_seconds
 from kernelforge.server.jobs.exemplars import CAPACITY, ExemplarKey, exemplar_of
 from kernelforge.server.jobs.job_store import Batch, JobEnd, JobStore, RunRow, TaskEnd, TaskProgress
 from kernelforge.server.jobs.requests import Registered, Registry
-from kernelforge.server.jobs.results import CompletedJobs, EvaluationCache, Stored, failed
+from kernelforge.server.jobs.results import (
+    AS_SENT,
+    READING,
+    CompletedJobs,
+    EvaluationCache,
+    Reading,
+    Stored,
+    failed,
+    marked,
+)
 from kernelforge.server.jobs.suspects import RewardChecks
 from kernelforge.store.database import readable
-from kernelforge.workers.base import EvaluationOrder
+from kernelforge.workers.base import Engine, EvaluationOrder
 
 _LOG = logging.getLogger(__name__)
 
@@ -73,8 +81,8 @@ class ActiveJob:
     """Whether a caller has its id to poll: then it is not cancelled when open requests are closed."""
     forgotten: bool = False
     """Whether its idempotency key was released."""
-    converted: bool = False
-    """Whether its candidate was made of a ``ModelNew``."""
+    reading: Reading = AS_SENT
+    """How its candidate was read out of the completion."""
     training_stage: TrainingStage | None = None
     """Stage of its run when it was accepted."""
 
@@ -94,20 +102,13 @@ class ActiveJob:
 
     def marked(self, result: RewardResult) -> RewardResult:
         """A result of its evaluation, with what is this job's own."""
-        return marked(result, self.converted, self.training_stage)
+        return marked(result, self.reading, self.training_stage)
 
     def _after_start(self, **changes: Any) -> Job:
         """It started when a worker got its task; a job that joined later, when it joined."""
         task = self.evaluation_task
         started_at = None if task.started_at is None else max(task.started_at, self.accepted.submitted_at)
         return self.accepted.model_copy(update={"started_at": started_at, "tries": task.tries, **changes})
-
-
-def marked(result: RewardResult, converted: bool, stage: TrainingStage | None) -> RewardResult:
-    """A result that says whether its candidate was converted, and which stage of training it is of."""
-    if not converted and stage is None:
-        return result
-    return result.model_copy(update={"converted": converted or result.converted, "training_stage": stage})
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -416,8 +417,7 @@ class _JobRow(NamedTuple):
     tag: str
     submitted_at: FiniteFloat
     training_stage: TrainingStage | None
-    completion: str | None
-    """Its text if it may hold a ``ModelNew``."""
+    reading: str | None
 
 
 class _SettingsRow(NamedTuple):
@@ -438,8 +438,7 @@ _TASKS = (
 )
 _JOBS = (
     "SELECT seq, caller, work, policy, deadline_at, profile, (SELECT key FROM keys WHERE keys.job = jobs.id), "
-    "id, task, run, policy_version, priority, tag, submitted_at, training_stage, "
-    "(SELECT content FROM texts WHERE sha256 = completion AND instr(content, 'class ModelNew')) "
+    "id, task, run, policy_version, priority, tag, submitted_at, training_stage, reading "
     "FROM jobs WHERE status = 'queued' ORDER BY seq"
 )
 _SETTINGS = (
@@ -457,7 +456,7 @@ class Restored:
     batch: Batch = field(default_factory=Batch)
 
 
-def restore(store: JobStore, registry: Registry, fingerprint: Fingerprint, active: ActiveJobs) -> Restored:
+def restore(store: JobStore, registry: Registry, engine: Engine, active: ActiveJobs) -> Restored:
     """Load open tasks with their jobs, and the settings of runs, into an empty ``active``.
 
     Evaluation keys are computed again: the device, its driver or the toolchain may have changed.
@@ -482,7 +481,7 @@ def restore(store: JobStore, registry: Registry, fingerprint: Fingerprint, activ
             restored.batch.ended_tasks.append(TaskEnd(row.id, "failed", utc_seconds()))
             continue
         with readable(store.path, f"open task {row.id}"):
-            task = tasks[row.id] = _task(row, registered, fingerprint)
+            task = tasks[row.id] = _task(row, registered, engine)
         restored.batch.progress.append(
             TaskProgress(task.id, task.key, task.profile, task.tries, task.deaths, task.started_at)
         )
@@ -490,8 +489,7 @@ def restore(store: JobStore, registry: Registry, fingerprint: Fingerprint, activ
         if waiting.evaluation_task in tasks:
             with readable(store.path, f"open job {waiting.id}"):
                 fields = waiting._asdict() | {"evaluation_task": tasks[waiting.evaluation_task]}
-                fields["converted"] = model_new_in(waiting.completion or "") is not None
-                del fields["completion"]
+                fields["reading"] = AS_SENT if waiting.reading is None else READING.validate_json(waiting.reading)
                 accepted = {name: fields.pop(name) for name in Job.model_fields if name in fields}
                 job = ActiveJob(Job(status=JobStatus.QUEUED, **accepted), **fields)
             job.evaluation_task.profile = job.evaluation_task.profile or job.profile
@@ -516,12 +514,18 @@ def _rows(store: JobStore, sql: str, kind: type[Row], label: str) -> Iterator[Ro
         yield validated
 
 
-def _task(row: _TaskRow, registered: Registered, fingerprint: Fingerprint) -> EvaluationTask:
+def _task(row: _TaskRow, registered: Registered, engine: Engine) -> EvaluationTask:
+    fingerprint = engine.fingerprint
+    if row.plan:
+        candidate = Candidate(source=row.source, plan=row.plan, choices=json.loads(row.choices))
+    else:
+        candidate = Candidate(source=row.source, plan="", lane="modelnew")
+        fingerprint = engine.modelnew or fingerprint  # where none is run any more, a worker says so
     return EvaluationTask(
         id=row.id,
         key=evaluation_key(row.candidate, row.task_digest, fingerprint),
         registered=registered,
-        candidate=Candidate(source=row.source, plan=row.plan, choices=json.loads(row.choices)),
+        candidate=candidate,
         candidate_hash=row.candidate,
         profile=row.profiled,
         tries=row.tries,

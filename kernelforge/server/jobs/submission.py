@@ -22,11 +22,20 @@ from typing import Any
 from kernelforge.client.models import Job, JobRequest, JobStatus, RewardResult, TrainingStage
 from kernelforge.errors import StoreError
 from kernelforge.records import Candidate
+from kernelforge.rewards import MODELNEW_POLICY
 from kernelforge.server.base import Caller, LRUCache, RequestRejected, utc_seconds
 from kernelforge.server.jobs.completion import JobCompletion
 from kernelforge.server.jobs.job_store import Batch, NewJob, NewKey, NewTask, NewText, TaskText
 from kernelforge.server.jobs.requests import ParsedCompletion, RequestParser, candidate_in, text_hash
-from kernelforge.server.jobs.results import Scored, Stored, failed, with_cache_age, without_candidate
+from kernelforge.server.jobs.results import (
+    AS_SENT,
+    Scored,
+    Stored,
+    failed,
+    marked,
+    with_cache_age,
+    without_candidate,
+)
 from kernelforge.server.jobs.scheduler import Scheduler
 from kernelforge.server.jobs.state import (
     CORRECTNESS_POLICY,
@@ -38,7 +47,6 @@ from kernelforge.server.jobs.state import (
     has_result,
     is_older,
     is_trajectory,
-    marked,
 )
 from kernelforge.workers.base import Engine
 
@@ -208,6 +216,8 @@ class Submission:
         self._require_ready()
         policy = self._parser.policy(request)
         completion, candidate = await self._parser.parse(request, self._engine.fingerprint)
+        if completion.reading.lane == "modelnew":
+            policy = MODELNEW_POLICY
         request_hash = "" if key is None else hashlib.sha256(request.model_dump_json().encode()).hexdigest()
         parsed = ParsedRequest(request, caller, completion, candidate, policy, key, request_hash)
         try:
@@ -269,7 +279,7 @@ class Submission:
             run.require_capacity(_AHEAD_RETRY_S)
         self._rates.take(parsed.caller)
         parsed.stage = self._stage(parsed.request)
-        if parsed.stage == "correctness":
+        if parsed.stage == "correctness" and parsed.completion.reading.lane == "plan":
             parsed.policy = CORRECTNESS_POLICY
         if is_older(parsed.request.policy_version, run.min_policy_version):
             message = f"policy_version {parsed.request.policy_version} is below the run's {run.min_policy_version}"
@@ -372,7 +382,8 @@ class Submission:
         request, completion = parsed.request, parsed.completion
         task = self._state.active.joinable_task(completion.key, profile=request.profile)
         if task is None:
-            if parsed.candidate is None and completion.converted:  # what it was to join, or be answered by, is gone
+            # What it was to join, or be answered by, is gone.
+            if parsed.candidate is None and completion.reading != AS_SENT:
                 raise RequestRejected(503, "converter", "it has to be converted once more", retry_after_s=1.0)
             candidate = parsed.candidate or candidate_in(request)
             row = self._task_row(
@@ -401,7 +412,7 @@ class Submission:
             deadline_at=None if request.deadline_s is None else now + request.deadline_s,
             profile=request.profile,
             evaluation_task=task,
-            converted=completion.converted,
+            reading=completion.reading,
             training_stage=parsed.stage,
         )
         self._state.active.add(active)
@@ -434,7 +445,7 @@ class Submission:
         *,
         evaluated_at: float | None = None,
     ) -> Job:
-        own = marked(result, parsed.completion.converted, parsed.stage)
+        own = marked(result, parsed.completion.reading, parsed.stage)
         if own is not result:
             result, text = own, own.model_dump_json()
         job = self._job(parsed, now, status=status, finished_at=now, result=result)
@@ -506,6 +517,7 @@ class Submission:
             group_id=request.group_id,
             prompt=prompt,
             training_stage=parsed.stage,
+            reading=parsed.completion.reading.stored(),
         )
         into.batch.jobs.append(row)
         if parsed.key is not None:

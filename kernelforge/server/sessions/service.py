@@ -38,7 +38,7 @@ from kernelforge.search import score
 from kernelforge.server.base import Caller, RequestRejected, utc_seconds
 from kernelforge.server.http.errors import GRACE_S, missing_score
 from kernelforge.server.jobs.requests import policy_name
-from kernelforge.server.jobs.results import Evaluated, not_run, scored
+from kernelforge.server.jobs.results import Evaluated, not_run, scored, with_own
 from kernelforge.server.jobs.service import JobService
 from kernelforge.server.sessions.experiences import ExperienceStore
 from kernelforge.server.sessions.store import SessionRow, SessionStore, TurnRow
@@ -324,7 +324,7 @@ class Sessions:
             dialogue = row.request.observations == "delta" and not result.converted
             following = next_turn(
                 context, [*earlier, attempt], row.request.turns,
-                method=method, exemplars=exemplars, seed=row.id, dialogue=dialogue,
+                method=method, exemplars=exemplars, seed=row.id, dialogue=dialogue, result=result,
             )  # fmt: skip
             turn = Turn(
                 number=len(turns) + 1,
@@ -368,7 +368,9 @@ class Sessions:
         if result is not None and result.outcome == "unsupported" and result.error is not None:
             _, task = self._service.find_task(job.task)
             assert candidate is not None, "what the device cannot run is a candidate"
-            evaluation = not_run(candidate.hash, task.digest, self._service.fingerprint, result.error.message)
+            evaluation = not_run(
+                candidate.hash, task.digest, self._service.fingerprint, result.error.message, candidate.lane
+            )
             return Evaluated(evaluation, None, candidate.source, utc_seconds())
         stored = self._service.stored(job.id)
         if result is None or result.outcome not in ("scored", "withheld") or stored is None:
@@ -442,8 +444,7 @@ def _in_session(alone: RewardResult, stored: Evaluated, earlier: Sequence[Attemp
     """The reward of a turn: unlike for a job, the policy sees the earlier turns."""
     before = [attempt.evaluation for attempt in earlier if attempt.evaluation is not None]
     result = scored(alone.policy, stored.evaluation, Context(stored.source, before, stored.profile))
-    own = ("cached", "age_s", "converted", "training_stage")
-    return result.model_copy(update={name: getattr(alone, name) for name in own})
+    return with_own(result, alone)
 
 
 def _unknown(session: str) -> RequestRejected:

@@ -23,8 +23,9 @@ from typing import Any, NamedTuple
 from kernelforge.agents.acceptance import make_attempt
 from kernelforge.agents.base import CoderRequest, JudgeRequest, TaskContext
 from kernelforge.agents.builtin import BuiltinJudge
+from kernelforge.agents.prompting.text import fenced
 from kernelforge.agents.prompts import coder_prompt
-from kernelforge.client.models import PromptKindName
+from kernelforge.client.models import PromptKindName, RewardResult
 from kernelforge.llm.base import Prompt
 from kernelforge.records import Attempt, Candidate, Evaluation, Finding, Operator, Profile, Record, Reward, Verdict
 from kernelforge.search import STRATEGIES, Proposal, Strategy
@@ -33,6 +34,7 @@ from kernelforge.server.base import utc_seconds
 
 CODER = "session"
 """Coder of a session's attempts."""
+_NOTES_CHARS = 4_000
 _SERIES = "known"
 """What the ids of attempts begin with that are shown together."""
 
@@ -102,6 +104,7 @@ def next_turn(
     exemplars: Sequence[Attempt] = (),
     seed: str = "",
     dialogue: bool = False,
+    result: RewardResult | None = None,
 ) -> NextTurn:
     """The next turn after some attempts; ended after ``turns`` of them.
 
@@ -109,6 +112,7 @@ def next_turn(
         exemplars: of the run; ``refine`` goes by the session alone and takes none.
         seed: of what is drawn at random.
         dialogue: whether the model still has the earlier turns before it: only the first prompt is whole then.
+        result: of the last attempt, whose notes about a ``ModelNew`` end the prompt.
     """
     if len(attempts) >= turns:
         return NextTurn(asked=None)
@@ -129,8 +133,17 @@ def next_turn(
         technique=following.proposal.technique or "",
         examples=tuple(others[attempt.number].id for attempt in following.examples if attempt.number < len(others)),
     )
-    text, stable = following.prompt.text, following.prompt.stable
+    text, stable = following.prompt.text + _notes(result), following.prompt.stable
     return NextTurn(asked=pending, prompt=text[stable:] if follows else text, stable=0 if follows else stable)
+
+
+def _notes(result: RewardResult | None) -> str:
+    """A section about how the ``ModelNew`` of a reply was read; empty where there is nothing to say."""
+    if result is None or not result.notes:
+        return ""
+    how = "It was converted to device code and a plan" if result.converted else "It ran as it is, not converted"
+    notes = fenced("\n".join(f"- {note}" for note in result.notes), "text", _NOTES_CHARS)
+    return f"\n\n## Your ModelNew\n\n{how}:\n\n{notes}\n"
 
 
 def independent_prompts(

@@ -10,17 +10,23 @@ from pathlib import Path
 import pytest
 
 from kernelforge.candidate import format_reply, model_new_in
-from kernelforge.client.models import Job, JobRequest, JobStatus
+from kernelforge.client.models import Job, JobRequest, JobStatus, RunSettings
 from kernelforge.errors import ChildTimeout, SandboxError
 from kernelforge.modelnew.convert import convert
 from kernelforge.sandbox import Child, Zygote
 from kernelforge.sandbox.policy import role_policy
 from kernelforge.server.base import RequestRejected
 from kernelforge.server.jobs import conversion
+from kernelforge.server.jobs.results import completed_jobs
 from tests.server.service_tools import CALLER, accepted, ended, serving, until
 from tests.support.axpy import KERNEL
 from tests.support.inprocess_engine import InProcessEngine
 from tests.support.model_new import HOST, model_new, reply_of
+
+CHECKED = model_new(host=HOST.replace("    int n", '    TORCH_CHECK(x.is_cuda(), "no GPU");\n    int n'))
+"""With a check that the conversion leaves out."""
+STREAM = model_new(host=HOST.replace("return out;", "cudaStream_t s; cudaStreamCreate(&s); return out;"))
+"""With host code that no plan can say."""
 
 
 def asking(completion: str, **fields: object) -> JobRequest:
@@ -45,21 +51,75 @@ async def test_a_model_new_is_the_candidate_that_it_converts_to(tmp_path: Path) 
         assert await service.candidate("core/gelu", model_new()) == converted
 
 
-async def test_a_converted_job_is_known_as_such_after_a_restart(tmp_path: Path) -> None:
+async def test_a_converted_job_and_what_was_noted_of_it_are_known_after_a_restart(tmp_path: Path) -> None:
     engine = InProcessEngine()
     engine.gate.clear()
     async with serving(tmp_path, engine) as service:
-        [job] = await accepted(service, asking(reply_of(model_new())))
+        [job] = await accepted(service, asking(reply_of(CHECKED)))
         await until(lambda: engine.evaluated)
     async with serving(tmp_path) as service:
         [after] = await service.wait([job.id], None, 60.0)
-        assert (after.result.verdict, after.result.converted) == ("OK", True)
+        assert (after.result.verdict, after.result.converted, after.result.lane) == ("OK", True, "plan")
+        assert any("TORCH_CHECK" in note for note in after.result.notes)
+        [cached] = await accepted(service, asking(reply_of(CHECKED)))
+        assert cached.result.notes == after.result.notes
+        _, _, notes = service.evaluation(after.result.evaluation)
+        assert list(notes) == after.result.notes
+
+
+async def test_where_it_is_run_what_cannot_be_converted_is_a_candidate_of_its_own_lane(tmp_path: Path) -> None:
+    engine = InProcessEngine(modelnew=True)
+    async with serving(tmp_path, engine) as service:
+        await service.set_run("r", RunSettings(stage="correctness"))
+        host, wrong, plan = await ended(
+            service,
+            asking(reply_of(STREAM), run_id="r", policy="kevin/1"),
+            asking(reply_of(STREAM.replace("2.0f", "WRONG")), run_id="r"),
+            asking(reply_of(model_new()), run_id="r"),
+        )
+        assert (host.result.lane, host.result.verdict, host.result.converted) == ("modelnew", "OK", False)
+        assert (host.result.policy, host.result.reward, host.result.training_stage) == (
+            "modelnew/1",
+            0.1,
+            "correctness",
+        )
+        assert "`&s`" in host.result.notes[0]
+        assert (wrong.result.verdict, wrong.result.reward) == ("WRONG", 0)
+        assert (plan.result.lane, plan.result.policy, plan.result.reward) == ("plan", "autotriton/1", 1)
+        assert host.result.evaluation != plan.result.evaluation
+        assert service.stored(host.id).evaluation.lane == "modelnew"
+        exemplars = await service.exemplars(CALLER.name, "r", service.find_task("core/gelu")[1])
+        assert [attempt.candidate.lane for attempt in exemplars] == ["plan"]
+        [cached] = await accepted(service, asking(reply_of(STREAM)))
+        assert (cached.result.cached, cached.result.lane, cached.result.reward) == (True, "modelnew", 0.1)
+    [host_row, *_] = [job for job in completed_jobs(tmp_path) if job.evaluation.lane == "modelnew"]
+    assert (host_row.policy, host_row.reward) == ("modelnew/1", 0.1)
+
+
+async def test_a_model_new_that_the_device_cannot_run_can_be_masked(tmp_path: Path) -> None:
+    async with serving(tmp_path, InProcessEngine(modelnew=True)) as service:
+        [job] = await ended(service, asking(reply_of(STREAM.replace("2.0f", "LACKS"))))
+    assert (job.result.outcome, job.result.lane, job.result.failure_reward) == ("unsupported", "modelnew", 0)
+    assert job.result.policy == "modelnew/1"
+
+
+async def test_an_open_job_of_the_lane_goes_on_after_a_restart(tmp_path: Path) -> None:
+    engine = InProcessEngine(modelnew=True)
+    engine.gate.clear()
+    async with serving(tmp_path, engine) as service:
+        [job] = await accepted(service, asking(reply_of(STREAM)))
+        await until(lambda: engine.evaluated)
+    engine = InProcessEngine(modelnew=True)
+    async with serving(tmp_path, engine) as service:
+        [after] = await service.wait([job.id], None, 60.0)
+    assert (after.result.verdict, after.result.lane) == ("OK", "modelnew")
+    assert [text.strip() for text in engine.evaluated] == [STREAM.strip()]
 
 
 @pytest.mark.parametrize(
     ("file", "reason"),
     [
-        (model_new(host=HOST.replace("return out;", "cudaStream_t s; cudaStreamCreate(&s); return out;")), "`&s`"),
+        (STREAM, "`&s`"),
         (model_new().replace("class ModelNew(nn.Module):", "class ModelNew(nn.Module:"), "not Python text"),
         ("class ModelNew:\n    x = " + "(" * 50_000, "too many nested parentheses"),
         ("class ModelNew:\n    pass\n", "it has no forward"),

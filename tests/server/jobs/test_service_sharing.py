@@ -105,10 +105,11 @@ async def test_an_evaluation_is_found_by_its_key_with_its_profile(tmp_path: Path
     async with serving(tmp_path) as service:
         [job] = await ended(service, request(profile=True))
         assert job.result.evaluation is not None
-        task, stored = service.evaluation(job.result.evaluation)
+        task, stored, notes = service.evaluation(job.result.evaluation)
         assert task == "core/gelu"
         assert stored == service.stored(job.id)
         assert stored.profile is not None
+        assert notes == ()
         with pytest.raises(RequestRejected, match="no evaluation 'abc'") as refused:
             service.evaluation("abc")
         assert refused.value.status == 404

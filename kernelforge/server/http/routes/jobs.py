@@ -173,13 +173,14 @@ def _following(api: APIRouter, service: JobService) -> None:
         caller: Reader,
     ) -> Response:
         """The newest of its key: a candidate is evaluated again where its time was too old, or by `fresh`."""
-        task, stored = service_of(request).evaluation(key)
+        task, stored, notes = service_of(request).evaluation(key)
         profile = None if stored.profile is None else stored.profile.model_dump(mode="json")
         return json_answer(
             StoredEvaluation(
                 task=task,
                 finished_at=stored.finished_at,
                 source=stored.source,
+                notes=list(notes),
                 evaluation=stored.evaluation.model_dump(mode="json"),
                 profile=profile,
             )
