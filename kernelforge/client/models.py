@@ -493,6 +493,8 @@ class RunStatus(_Answer):
     jump_factor: float | None = None
     share_correct: float | None = None
     """Of the latest jobs of the stage ``correctness``, since the start of the server or of the stage."""
+    owner: str | None = None
+    """Name of the token without the scope ``admin`` that set the run, and alone submits to it."""
     queued: int
     running: int
     ended: int

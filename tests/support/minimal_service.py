@@ -269,7 +269,7 @@ class MinimalService:
     def group(self, run_id: str, group_id: str, size: int | None, caller: Caller) -> GroupAnswer:
         raise RequestRejected(404, "unknown_group", f"no job of {run_id} is of group {group_id}")
 
-    async def set_run(self, run_id: str, settings: RunSettings) -> RunStatus:
+    async def set_run(self, run_id: str, settings: RunSettings, caller: Caller | None = None) -> RunStatus:
         self.settings[run_id] = settings
         return self._run(run_id)
 

@@ -389,18 +389,19 @@ class RequireScope(SecurityBase):
     """A dependency that returns the caller if its token has a scope.
 
     Args:
-        scope: None accepts any valid token.
+        scopes: one of these; none accepts any valid token.
     """
 
-    def __init__(self, scope: TokenScope | None) -> None:
-        self.scope = scope
+    def __init__(self, *scopes: TokenScope) -> None:
+        self.scopes = scopes
         self.model = HTTPBearer(description="A token of `kernelforge token create`; an open server needs none.")
         self.scheme_name = "token"
 
     async def __call__(self, connection: HTTPConnection) -> Caller:
         caller: Caller = connection.scope["state"]["caller"]
-        if self.scope is not None and self.scope not in caller.scopes:
-            raise RequestRejected(403, "forbidden", f"token {caller.name!r} lacks the scope {self.scope!r}")
+        if self.scopes and not caller.scopes.intersection(self.scopes):
+            scopes = " or ".join(map(repr, self.scopes))
+            raise RequestRejected(403, "forbidden", f"token {caller.name!r} lacks the scope {scopes}")
         return caller
 
 
@@ -410,5 +411,7 @@ Reader = Annotated[Caller, Depends(RequireScope("read"))]
 """A parameter of routes that read jobs, runs and tasks."""
 Admin = Annotated[Caller, Depends(RequireScope("admin"))]
 """A parameter of routes that change the server's settings."""
-Anyone = Annotated[Caller, Depends(RequireScope(None))]
+SubmitterOrAdmin = Annotated[Caller, Depends(RequireScope("submit", "admin"))]
+"""A parameter of routes that change what may be the caller's own."""
+Anyone = Annotated[Caller, Depends(RequireScope())]
 """A parameter of routes that accept any valid token."""

@@ -96,7 +96,8 @@ CREATE TABLE runs (
   max_staleness INTEGER,
   batch_size INTEGER,
   trajectories INTEGER NOT NULL DEFAULT 0,
-  training TEXT CHECK (training IS NULL OR json_valid(training))
+  training TEXT CHECK (training IS NULL OR json_valid(training)),
+  owner TEXT
 ) WITHOUT ROWID;
 """
 
@@ -204,7 +205,7 @@ CREATE INDEX suspects_work ON suspects(work);
 
 UNSET_RUN = (
     "weight = 1 AND min_policy_version IS NULL AND policy_version IS NULL AND max_staleness IS NULL "
-    "AND batch_size IS NULL AND training IS NULL"
+    "AND batch_size IS NULL AND training IS NULL AND owner IS NULL"
 )
 """Condition of the rows of ``runs`` that have no settings."""
 
@@ -222,6 +223,7 @@ SERVER = Schema(
         _STAGES,
         _SUSPECTS,
         "ALTER TABLE jobs ADD COLUMN reading TEXT CHECK (reading IS NULL OR json_valid(reading));",
+        "ALTER TABLE runs ADD COLUMN owner TEXT;",
     ),
 )
 """Schema of ``server.db``. A row of ``tasks`` is a suite's task that a job was evaluated for. A row of ``works`` is an
@@ -370,6 +372,8 @@ class RunRow(NamedTuple):
     batch_size: int | None
     training: str | None
     """Further settings, as JSON."""
+    owner: str | None
+    """The token without the scope ``admin`` that set it."""
 
 
 @dataclass(slots=True)
@@ -554,10 +558,12 @@ class JobStore:
             )
         _many(
             execute,
-            "INSERT INTO runs (run, weight, min_policy_version, policy_version, max_staleness, batch_size, training) "
+            "INSERT INTO runs "
+            "(run, weight, min_policy_version, policy_version, max_staleness, batch_size, training, owner) "
             "VALUES {rows} ON CONFLICT (run) DO UPDATE SET weight = excluded.weight, "
             "min_policy_version = excluded.min_policy_version, policy_version = excluded.policy_version, "
-            "max_staleness = excluded.max_staleness, batch_size = excluded.batch_size, training = excluded.training",
+            "max_staleness = excluded.max_staleness, batch_size = excluded.batch_size, training = excluded.training, "
+            "owner = excluded.owner",
             gather("runs"),
         )
         counts: dict[str, list[int]] = {}

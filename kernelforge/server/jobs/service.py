@@ -631,14 +631,26 @@ class JobService:
         state = self._active.runs.get(run_id)
         return None if state is None else state.policy_version
 
-    async def set_run(self, run_id: str, settings: RunSettings) -> RunStatus:
-        """Change the settings that are given, and keep the others."""
+    async def set_run(self, run_id: str, settings: RunSettings, caller: Caller | None = None) -> RunStatus:
+        """Change the settings that are given, and keep the others.
+
+        Args:
+            caller: who asks; None: the server itself. One without the scope ``admin`` sets runs of its own: those with
+                jobs of its own alone. The run then takes no other's.
+
+        Raises:
+            RequestRejected: 403: the run is not the caller's own; 503: the settings could not be stored.
+        """
         async with self._settings_lock:
             state = self._active.runs.get(run_id) or RunState()
+            owner = state.owner
+            if caller is not None and "admin" not in caller.scopes:
+                await self._require_own(run_id, state, caller)
+                owner = caller.name
             changes = settings.changes()
             training = state.methods.changed(changes).stored()
             columns = {name: value for name, value in changes.items() if name in RunRow._fields}
-            row = state.settings(run_id)._replace(training=training, **columns)
+            row = state.settings(run_id)._replace(training=training, owner=owner, **columns)
             try:
                 await asyncio.shield(self._state.store.commit(Batch(runs=[row])))
             except StoreError as error:
@@ -650,6 +662,31 @@ class JobService:
             self._scheduler.queue.set_weight(run_id, row.weight)
         await self._end_stale(state)
         return self._run_status(run_id)
+
+    async def _require_own(self, run_id: str, state: RunState, caller: Caller) -> None:
+        state.require_owner(run_id, caller)
+        if state.owner is not None:
+            return
+        if run_id == JobRequest.model_fields["run_id"].default:
+            why = "is for all that name none"
+        elif state.settings("") != RunState().settings(""):
+            why = "was set by a token with the scope 'admin'"
+        elif any(job.caller != caller.name for job in state.jobs.values()) or await asyncio.to_thread(
+            self._has_jobs_of_others, run_id, caller.name
+        ):
+            why = "has jobs of other tokens"
+        else:
+            return
+        message = f"run {run_id} {why}; choose another run_id, or use a token with the scope 'admin'"
+        raise RequestRejected(403, "not_yours", message)
+
+    def _has_jobs_of_others(self, run_id: str, caller: str) -> bool:
+        try:
+            with contextlib.closing(self._state.store.reader()) as reader:
+                others = "SELECT 1 FROM jobs WHERE run = ? AND caller != ? LIMIT 1"
+                return bool(reader.tuples(others, (run_id, caller)))
+        except StoreError as error:
+            raise not_stored(error) from error
 
     def _follow_stage(self, job: Job) -> None:
         """Count a job of the stage ``correctness``, and begin the next stage where enough are right."""
@@ -745,6 +782,7 @@ class JobService:
             exemplars=state.methods.exemplars,
             stage=state.methods.stage,
             jump_factor=state.methods.jump_factor,
+            owner=state.owner,
             advance_at=state.methods.advance_at,
             advance_window=state.methods.advance_window,
             share_correct=fmean(state.correct) if state.correct else None,

@@ -19,7 +19,7 @@ from pydantic import Field, FiniteFloat, NonNegativeInt, TypeAdapter
 from kernelforge.client.models import Job, JobStatus, RewardResult, TrainingStage
 from kernelforge.records import Candidate, Record, evaluation_key
 from kernelforge.rewards import DEFAULT_POLICY
-from kernelforge.server.base import RequestRejected, utc_seconds
+from kernelforge.server.base import Caller, RequestRejected, utc_seconds
 from kernelforge.server.jobs.exemplars import CAPACITY, ExemplarKey, exemplar_of
 from kernelforge.server.jobs.job_store import Batch, JobEnd, JobStore, RunRow, TaskEnd, TaskProgress
 from kernelforge.server.jobs.requests import Registered, Registry
@@ -223,6 +223,8 @@ class RunState:
     batch_size: int | None = None
     training: str | None = None
     """Settings of the trainer's method, as JSON; :attr:`methods` has them."""
+    owner: str | None = None
+    """The token without the scope ``admin`` that set it: no other's jobs are admitted."""
     ended: int = 0
     """Number of jobs that ended."""
     with_result: int = 0
@@ -245,7 +247,7 @@ class RunState:
         """The row of its settings."""
         return RunRow(
             run, self.weight, self.min_policy_version, self.policy_version, self.max_staleness, self.batch_size,
-            self.training,
+            self.training, self.owner,
         )  # fmt: skip
 
     @property
@@ -259,6 +261,15 @@ class RunState:
         if self.max_staleness is None or self.batch_size is None:
             return None
         return (self.max_staleness + (self.policy_version or 0) + 1) * self.batch_size
+
+    def require_owner(self, run: str, caller: Caller) -> None:
+        """Check that a run is not another token's.
+
+        Raises:
+            RequestRejected: 403: it is.
+        """
+        if self.owner is not None and not caller.may_act_for(self.owner):
+            raise RequestRejected(403, "not_yours", f"run {run} belongs to another token; choose another run_id")
 
     def require_fresh(self, policy_version: int | None) -> None:
         """Check that a job is within the bound of staleness.
@@ -430,6 +441,7 @@ class _SettingsRow(NamedTuple):
     ended: NonNegativeInt
     with_result: NonNegativeInt
     training: str | None
+    owner: str | None
 
 
 _TASKS = (
@@ -442,8 +454,8 @@ _JOBS = (
     "FROM jobs WHERE status = 'queued' ORDER BY seq"
 )
 _SETTINGS = (
-    "SELECT run, weight, min_policy_version, policy_version, max_staleness, batch_size, ended, trajectories, training "
-    "FROM runs"
+    "SELECT run, weight, min_policy_version, policy_version, max_staleness, batch_size, ended, trajectories, training, "
+    "owner FROM runs"
 )
 
 

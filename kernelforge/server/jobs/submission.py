@@ -269,11 +269,13 @@ class Submission:
         """The job of a request: answered from the cache, joined to an evaluation in progress, or queued.
 
         Raises:
-            RequestRejected: 409 or 429: it is too stale, or too early, by the run's bound; 429 or 503: too many jobs
-                are waiting, or came in the last minute; 503: a ``ModelNew`` has to be converted once more.
+            RequestRejected: 403: the run is another token's; 409 or 429: it is too stale, or too early, by the run's
+                bound; 429 or 503: too many jobs are waiting, or came in the last minute; 503: a ``ModelNew`` has to be
+                converted once more.
         """
         now = utc_seconds()
         run = self._state.active.run(parsed.request.run_id)
+        run.require_owner(parsed.request.run_id, parsed.caller)
         run.require_fresh(parsed.request.policy_version)
         if is_trajectory(parsed.request.tag):
             run.require_capacity(_AHEAD_RETRY_S)

@@ -141,7 +141,7 @@ def test_a_token_is_a_bearers_or_a_password(tokens: Tokens) -> None:
 
 @pytest.mark.parametrize(
     ("scope", "allowed"),
-    [("submit", ["POST /v1/jobs"]), ("read", ["GET /v1/runs"]), ("admin", ["PATCH /v1/runs/a"])],
+    [("submit", ["POST /v1/jobs", "PATCH /v1/runs/a"]), ("read", ["GET /v1/runs"]), ("admin", ["PATCH /v1/runs/a"])],
 )
 async def test_a_token_does_only_what_its_scopes_say(tokens: Tokens, scope: str, allowed: list[str]) -> None:
     token = tokens.create("one", [scope])

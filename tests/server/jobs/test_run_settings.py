@@ -8,13 +8,13 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from kernelforge.client.models import JobRequest, RunSettings
-from kernelforge.server.base import RequestRejected
+from kernelforge.server.base import Caller, RequestRejected
 from kernelforge.server.http.limits import LongPollLimiter
 from kernelforge.server.http.logs import Metrics
 from kernelforge.server.jobs import state
 from kernelforge.server.jobs.service import JobService
 from kernelforge.server.jobs.state import ActiveJobs, RunState
-from tests.server.service_tools import CALLER, ended, serving
+from tests.server.service_tools import CALLER, ended, serving, until
 from tests.support.inprocess_engine import InProcessEngine, request
 
 
@@ -94,3 +94,35 @@ async def test_no_more_trajectories_are_admitted_than_the_trainer_can_use_in_tim
         await service.set_run("r", RunSettings(policy_version=1))
         assert await refusals(service, *jobs("e", "f", "g", version=1)) == [None, None, ahead]
         assert service.runs()[1].refused == {"ahead": 2}
+
+
+async def test_a_token_sets_a_run_of_its_own_which_then_takes_no_jobs_of_others(tmp_path: Path) -> None:
+    alice, bob = (Caller(name, frozenset({"submit", "read"})) for name in ("alice", "bob"))
+    admin = Caller("root", frozenset({"submit", "admin"}))
+    bounds = RunSettings(policy_version=3, max_staleness=1)
+
+    async def outcome(service: JobService, run_id: str, caller: Caller, completion: str) -> str:
+        [job] = await service.submit([request(completion, run_id=run_id, policy_version=3)], caller)
+        return job.code if isinstance(job, RequestRejected) else "accepted"
+
+    async with serving(tmp_path) as service:
+        assert await outcome(service, "hers", alice, "a") == "accepted"
+        assert await outcome(service, "shared", alice, "b") == "accepted"
+        assert await outcome(service, "shared", bob, "c") == "accepted"
+        await until(lambda: [run.ended for run in service.runs()] == [1, 2])
+        assert (await service.set_run("hers", bounds, alice)).owner == "alice"
+        await service.set_run("of-admin", bounds, admin)
+        for run_id, caller, why in (
+            ("hers", bob, "belongs to another token"), ("shared", alice, "has jobs of other tokens"),
+            ("of-admin", alice, "set by a token with the scope 'admin'"), ("default", alice, "for all that name none"),
+        ):  # fmt: skip
+            with pytest.raises(RequestRejected, match=why) as refused:
+                await service.set_run(run_id, RunSettings(weight=2), caller)
+            assert (refused.value.status, refused.value.code) == (403, "not_yours")
+    async with serving(tmp_path) as service:
+        assert [await outcome(service, "hers", caller, f"d {caller.name}") for caller in (alice, bob, admin)] == [
+            "accepted", "not_yours", "accepted",
+        ]  # fmt: skip
+        assert (await service.set_run("hers", RunSettings(weight=2), admin)).owner == "alice"
+        assert (await service.set_run("hers", RunSettings(policy_version=4), alice)).policy_version == 4
+        assert await outcome(service, "shared", bob, "e") == "accepted"

@@ -20,7 +20,7 @@ from kernelforge.client.models import (
     WorkerPattern,
     WorkerRow,
 )
-from kernelforge.server.http.auth import Admin, Anyone, Reader
+from kernelforge.server.http.auth import Admin, Anyone, Reader, SubmitterOrAdmin
 from kernelforge.server.http.errors import documented
 from kernelforge.server.http.limits import api_router, json_answer
 from kernelforge.server.http.logs import CONTENT_TYPE_LATEST, Metrics
@@ -134,9 +134,10 @@ def runs_router(service: JobService) -> APIRouter:
     async def set_run(
         run_id: Annotated[Name, Path(description="As jobs name it.")],
         settings: Annotated[RunSettings, Body(openapi_examples=_RUN)],
-        caller: Admin,
+        caller: SubmitterOrAdmin,
     ) -> Response:
-        return json_answer(await service.set_run(run_id, settings))
+        """Without the scope `admin` a run of your own: one without others' jobs, which then takes none."""
+        return json_answer(await service.set_run(run_id, settings, caller))
 
     @api.get("/v1/suspects", summary="Candidates whose reward is or was withheld", responses=documented(422))
     async def list_suspects(
