@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import PurePath
+from typing import NamedTuple
 
 from kernelforge.records import content_hash
 
@@ -53,6 +56,17 @@ _TOKEN = re.compile(
 )
 
 
+class CanonicalPtx(NamedTuple):
+    """PTX without names, comments and layout, and what it leaves out."""
+
+    digest: str
+    """As of :func:`ptx_hash`."""
+    names: dict[str, int]
+    """Declared names by the order of their first use, which stands for them."""
+    lines: tuple[int, ...]
+    """Source line of each statement; 0 for those of headers, and where there is none."""
+
+
 def ptx_hash(ptx: bytes) -> str:
     """Digest of the PTX in 16 hex digits, independent of names, comments and layout.
 
@@ -61,7 +75,35 @@ def ptx_hash(ptx: bytes) -> str:
     dropped. Numbered registers stay, because the compiler numbers them in order. So two texts have one digest only if a
     one-to-one renaming of declared names makes them equal. KernelAgent deduplicates its beam by such a fingerprint.
     """
-    return content_hash("ptx/1", list(_canonical(_tokens(ptx.decode("latin-1")))))
+    return canonical_ptx(ptx).digest
+
+
+@lru_cache(maxsize=16)
+def canonical_ptx(ptx: bytes) -> CanonicalPtx:
+    """The PTX without names, comments and layout; kept, for sizes share builds."""
+    text = ptx.decode("latin-1")
+    order: dict[str, int] = {}
+    digest = content_hash("ptx/1", list(_canonical(_tokens(text), order)))
+    return CanonicalPtx(digest, order, tuple(_statement_lines(text)))
+
+
+_LOC = re.compile(r"\.loc\s+(\d+)\s+(\d+)")
+_FILE = re.compile(r'\.file\s+(\d+)\s+"([^"]*)"')
+_KERNEL = frozenset({".entry", ".func", ".visible", ".weak"})
+
+
+def _statement_lines(text: str) -> Iterator[int]:
+    headers = {number for number, path in _FILE.findall(text) if PurePath(path).suffix not in ("", ".cu")}
+    line = 0
+    for match in _TOKEN.finditer(text):
+        token = match[0]
+        if match.lastgroup == "skip":
+            if position := _LOC.match(token):
+                line = 0 if position[1] in headers else int(position[2])
+        elif token in _KERNEL:
+            line = 0
+        elif token == ";":
+            yield line
 
 
 def _tokens(text: str) -> list[tuple[str, str]]:
@@ -70,11 +112,10 @@ def _tokens(text: str) -> list[tuple[str, str]]:
     return [(kind, token) for kind, token in matches if kind != "skip"]
 
 
-def _canonical(tokens: list[tuple[str, str]]) -> Iterator[str]:
-    """The tokens, with declared names replaced by ``#0``, ``#1``... in the order of their first use."""
+def _canonical(tokens: list[tuple[str, str]], order: dict[str, int]) -> Iterator[str]:
+    """The tokens, with declared names replaced by ``#0``, ``#1``... in the ``order`` of their first use."""
     roles = list(_roles(tokens))
     declared = {token for token, role in roles if role == "declares"}
-    order: dict[str, int] = {}
     for token, role in roles:
         head, dot, component = token.partition(".")
         if role in ("declares", "operand") and head in declared:

@@ -7,8 +7,8 @@ their way to a confined runner, and expected outputs not at all: the oracle's ch
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import NamedTuple
 
 from kernelforge.compile import Compiler
@@ -22,6 +22,7 @@ from kernelforge.evaluation.stages.correctness import CorrectnessStage
 from kernelforge.evaluation.stages.full_size import FullSizeResult, ModelledFullSize, is_cheap
 from kernelforge.evaluation.stages.full_size_measured import MeasuredFullSize
 from kernelforge.evaluation.stages.kept_draws import KeptDraws
+from kernelforge.evaluation.stages.programs import Original, Program, may_be_shared, program_of, shared
 from kernelforge.evaluation.stages.screening import Screen
 from kernelforge.prediction import baseline_time, idle_share, predict_speedup
 from kernelforge.records import (
@@ -38,6 +39,7 @@ from kernelforge.records import (
     Task,
     Verdict,
     content_hash,
+    evaluation_key,
 )
 
 EVALUATOR_VERSION = "11"
@@ -60,11 +62,55 @@ class BegunEvaluation(NamedTuple):
     """Why it ends here; None if the device is next."""
     seconds: float
     """Wall time so far."""
+    program: Program | None = None
+    """Where evaluations are shared."""
+    equal: EvaluationResult | None = None
+    """The evaluation of an equal candidate, which ends it here."""
 
     @property
     def passed_over(self) -> bool:
         """Whether it ends without a measurement, since others of its round are measured."""
         return self.work.screening is not None and self.work.screening.passed_over
+
+
+class SharedEvaluations:
+    """Evaluations of one task that answer for further candidates with the same program.
+
+    Args:
+        past: candidates that were evaluated earlier, whose programs are worked out when they are first needed.
+    """
+
+    def __init__(self, past: Iterable[tuple[Candidate, EvaluationResult]] = ()) -> None:
+        self._past = [each for each in past if may_be_shared(each[1].evaluation) and each[1].evaluation.equals is None]
+        self._originals: dict[str, Original] = {}
+
+    def find(self, evaluator: Evaluator, begun: BegunEvaluation) -> EvaluationResult | None:
+        """The evaluation that a begun one shares; None if it has to run itself."""
+        if begun.program is None:
+            return None
+        while self._past:
+            candidate, result = self._past.pop(0)
+            work = BuildState(stopped=begun.work.stopped)
+            with suppress(StageFailed):
+                evaluator.prepare(candidate, work)
+                self.add(program_of(candidate, work), result)
+        fingerprint = evaluator.fingerprint
+        original = self._originals.get(evaluation_key(begun.program.digest, evaluator.task.digest, fingerprint))
+        if original is None:
+            return None
+        own = concluded(begun.candidate, evaluator.task, fingerprint, begun.work, _UNFINISHED, begun.seconds)
+        answer = shared(original, own, begun.program)
+        return None if answer is None else EvaluationResult(*answer)
+
+    def add(self, program: Program | None, result: EvaluationResult) -> None:
+        """Take in what a candidate came to, if that may answer for others."""
+        evaluation = result.evaluation
+        if program is not None and evaluation.equals is None and may_be_shared(evaluation):
+            key = evaluation_key(program.digest, evaluation.task, evaluation.fingerprint)
+            self._originals.setdefault(key, Original(*result, program))
+
+
+_UNFINISHED = StageFailed(Verdict.INFRA, "small", "it did not run")
 
 
 class Evaluator:
@@ -102,6 +148,8 @@ class Evaluator:
         self.run_limit_s = run_limit_s
         self.kept = KeptDraws(oracle) if self.settings.sizes == "train" else None
         """Draws that evaluations share in training."""
+        self.shared: SharedEvaluations | None = None
+        """Evaluations that answer for equal candidates; None where each candidate runs itself."""
         self._unpredictable = False
         self.generators: tuple[InputGenerator, ...] = ()
         """Generators in force, all of them admitted."""
@@ -135,7 +183,7 @@ class Evaluator:
 
     def begin(self, candidate: Candidate, *, seed: int, stopped: Callable[[], bool] | None = None) -> BegunEvaluation:
         """The part of :meth:`evaluate` that takes no GPU: build, policy gate, and the emulated device in front of a
-        GPU. The arguments and errors are those of :meth:`evaluate`.
+        GPU, unless an equal candidate was evaluated. The arguments and errors are those of :meth:`evaluate`.
         """
         start = time.perf_counter()
         work = EvaluationState(seed=seed, source=candidate.source)
@@ -145,13 +193,17 @@ class Evaluator:
             self.kept.begin(seed)
             work.kept = self.kept
         failure: StageFailed | None = None
+        begun = BegunEvaluation(candidate, work, None, 0.0)
         try:
             self.prepare(candidate, work)
-            if self.screen is not None:
+            if self.shared is not None:
+                begun = begun._replace(program=program_of(candidate, work), seconds=time.perf_counter() - start)
+                begun = begun._replace(equal=self.shared.find(self, begun))
+            if self.screen is not None and begun.equal is None:
                 self.screen.check(candidate, self.facts, self.generators, work)
         except StageFailed as caught:
             failure = caught
-        return BegunEvaluation(candidate, work, failure, time.perf_counter() - start)
+        return begun._replace(failure=failure, seconds=time.perf_counter() - start)
 
     def conclude(self, begun: BegunEvaluation, *, profile: bool = True) -> EvaluationResult:
         """The rest of :meth:`evaluate`, on the device; nothing is left to do for a candidate that has failed.
@@ -160,6 +212,11 @@ class Evaluator:
             EvaluationCancelled: ``stopped`` said so.
             TaskError: the task cannot be judged, or wrong answers to it could earn a reward.
         """
+        equal = begun.equal
+        if equal is None and self.shared is not None and begun.failure is None:
+            equal = self.shared.find(self, begun)  # it may have ended since
+        if equal is not None:
+            return equal
         start, work = time.perf_counter(), begun.work
         result, failure = FullSizeResult(), begun.failure
         if failure is None:
@@ -170,7 +227,10 @@ class Evaluator:
         outcome = failure or self._with_prediction(result, work)
         seconds = begun.seconds + time.perf_counter() - start
         evaluation = concluded(begun.candidate, self.task, self.fingerprint, work, outcome, seconds)
-        return EvaluationResult(evaluation, result.profile)
+        ended = EvaluationResult(evaluation, result.profile)
+        if self.shared is not None:
+            self.shared.add(begun.program, ended)
+        return ended
 
     def pass_over(self, begun: BegunEvaluation) -> EvaluationResult:
         """The evaluation of a candidate that is not measured, since others were predicted to be faster: that of the

@@ -384,6 +384,9 @@ class Evaluation(Record):
     was no such device, or the evaluation ended before it."""
     seconds: dict[str, FiniteFloat] = {}
     """Wall time by stage: ``build oracle emulation harness ...``."""
+    equals: str | None = None
+    """Key of the evaluation that answered, because its candidate has the same PTX and plan but for names. None where
+    the candidate ran itself."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Evaluation:
@@ -405,6 +408,8 @@ class Evaluation(Record):
                 raise ValueError(f"{self.fingerprint.device_kind} device cannot carry a measured time")
             if not measured and self.fingerprint.device_kind != "emulated":
                 raise ValueError("a modelled time comes from an emulated device only")
+        if self.equals is not None and self.verdict not in (Verdict.OK, Verdict.WRONG):
+            raise ValueError(f"verdict {self.verdict} says nothing about an equal candidate")
         if self.screening is not None:
             if self.passed_over:
                 self._predicted_alone(self.screening)
@@ -465,10 +470,10 @@ def forecast_outcome(evaluation: Evaluation, task: str) -> ForecastOutcome | Non
     """The outcome of an evaluation's forecast; None where there is none, or the time says nothing about the model.
 
     That is a time that is not believed, or holds what the model does not have: launches by the host, a warm L2, gaps
-    between requests.
+    between requests. Nor is that of an equal candidate one more.
     """
     speed, screening, gpu = evaluation.performance, evaluation.screening, evaluation.fingerprint.gpu
-    if speed is None or screening is None or screening.forecast is None or gpu is None:
+    if speed is None or screening is None or screening.forecast is None or gpu is None or evaluation.equals is not None:
         return None
     if speed.origin is not Origin.MEASURED or speed.quarantined is not None or speed.protocol != "graph/1":
         return None

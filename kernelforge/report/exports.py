@@ -51,6 +51,7 @@ def export_object(attempt: Attempt) -> dict[str, Any]:
         "uncompared": attempt.evaluation.uncompared,
         "evaluation_key": attempt.evaluation.key,
         "task_digest": evaluation["task"],
+        "equals": evaluation["equals"],
         "build": evaluation["build"],
         "checks": [] if evaluation["correctness"] is None else evaluation["correctness"]["sizes"],
         "performance": evaluation["performance"],

@@ -24,7 +24,7 @@ from kernelforge.errors import (
     TaskError,
     UnsupportedError,
 )
-from kernelforge.evaluation.evaluator import BegunEvaluation, EvaluationResult, Evaluator
+from kernelforge.evaluation.evaluator import BegunEvaluation, EvaluationResult, Evaluator, SharedEvaluations
 from kernelforge.evaluation.oracle.task_context import public_facts, shape_invariants
 from kernelforge.evaluation.pool import EvaluatorPool
 from kernelforge.evaluation.stages.compile_stage import redact_hidden_failures
@@ -103,6 +103,11 @@ class TaskLoop:
             coders=len(config.coders),
         )
         self._replay(past)
+        self._shared = SharedEvaluations(
+            (attempt.candidate, EvaluationResult(attempt.evaluation, attempt.profile))
+            for attempt in past
+            if attempt.candidate is not None
+        )
 
     def work(self) -> bool:
         """Work until nothing is left to do.
@@ -448,20 +453,23 @@ class TaskLoop:
         return EvaluationResult(infrastructure_failure(evaluator, candidate, str(failure)), None)
 
     def _open_evaluator(self) -> Evaluator:
-        """An evaluator of the task. Where its helper process fails another is tried, since a busy machine may do so.
+        """An evaluator of the task, which runs equal candidates once. Where its helper process fails another is tried,
+        since a busy machine may do so.
 
         Raises:
             SandboxError: several failed.
             TaskError: the task cannot be judged.
             DeviceError: no device is left.
         """
-        for _ in range(OPENINGS - 1):
+        for opening in range(1, OPENINGS + 1):
             try:
-                return self.pool.evaluator(self.task, self._tests, self.errors)
+                evaluator = self.pool.evaluator(self.task, self._tests, self.errors)
+                break
             except SandboxError:
-                if self.budget.aborted:
+                if self.budget.aborted or opening == OPENINGS:
                     raise
-        return self.pool.evaluator(self.task, self._tests, self.errors)
+        evaluator.shared = self._shared
+        return evaluator
 
     def _switch_device(self) -> None:
         """Go on with a new oracle, on a device that can be used."""

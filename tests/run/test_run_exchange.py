@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kernelforge.records import Budget, Operator, RunState, Verdict
-from kernelforge.run import Event, StopSignal, start_run
+from kernelforge.run import Event, StopSignal, resume_run, start_run
 from tests.run.run_helpers import Watcher, open_store, quick_config
 
 pytestmark = pytest.mark.usefixtures("warm_zygotes")
@@ -108,6 +108,27 @@ def test_a_broken_reply_is_repaired_and_then_accepted(tmp_path: Path) -> None:
     assert second.evaluation.verdict is Verdict.OK, second.evaluation.reason
     assert second.accepted
     assert "exponential" in person.prompts[1], "the repair prompt shows what was wrong"
+
+
+def test_a_reply_equal_but_for_names_shares_the_evaluation_of_a_run_that_was_stopped_in_between(tmp_path: Path) -> None:
+    def stop_after_the_first(event: Event, stop: StopSignal) -> None:
+        if event.kind == "attempt":
+            stop.drain()
+
+    renamed = reply(f"// The same.\n{KERNEL.replace('swish', 'silu')}", PLAN.replace("swish", "silu"))
+    state, _ = run_with(tmp_path, [reply(), renamed], stop_after_the_first, tune=False)
+    assert state is RunState.STOPPED
+    with open_store(tmp_path) as store:
+        run = resume_run(store.run("latest").id, store, Watcher(), StopSignal())
+        first, second = store.attempts(run.id)
+    assert second.evaluation.equals == first.evaluation.key
+    assert second.evaluation.performance == first.evaluation.performance
+    assert second.reward == first.reward
+    assert second.candidate is not None
+    assert "silu" in second.candidate.source
+    assert second.profile is not None
+    assert [kernel.kernel for kernel in second.profile.kernels] == ["silu"]
+    assert not second.accepted
 
 
 def test_a_stop_does_not_wait_for_a_reply(tmp_path: Path) -> None:
