@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import importlib
 import math
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from kernelforge.client import AsyncClient, Client
 from kernelforge.client.models import Components, RewardResult, Turn
@@ -48,6 +49,9 @@ class Scorer:
         keep_prompts: store the prompts of batches with their jobs, as far as the framework hands them over, for
             ``kernelforge data export``; completions of one prompt and policy version are a group then.
         retries: retries if the server cannot be reached; 12 take about a minute, enough for a restart.
+        policy_version: version of the weights that write replies, where the framework tells its rewards none: a number,
+            or a function without arguments that is asked at each request and each turn, or its name as
+            ``package.module:function``.
     """
 
     url: str | None = None
@@ -61,6 +65,7 @@ class Scorer:
     unsupported: Literal["fail", "mask"] = "fail"
     keep_prompts: bool = False
     retries: int = 12
+    policy_version: int | str | Callable[[], int | None] | None = None
 
     def __post_init__(self) -> None:
         if self.unsupported not in ("fail", "mask"):
@@ -73,6 +78,8 @@ class Scorer:
                 raise UsageError(f"no component is called {name!r}, so it cannot have a weight; {advice}")
             if not isinstance(weight, int | float) or not math.isfinite(weight):
                 raise UsageError(f"the weight of {name} is {weight!r}, and must be a finite number")
+        if isinstance(self.policy_version, str):
+            _function(self.policy_version)
 
     async def score(self, task: str, completion: str, policy_version: int | None = None) -> RewardResult:
         """One completion's result."""
@@ -113,7 +120,7 @@ class Scorer:
     async def session(self, task: str, turns: int, policy_version: int | None = None) -> AsyncConversation:
         """Begin a conversation about a task. Its observations are what is new: the model has the dialogue."""
         return await self._client().session(
-            task, turns=turns, policy=self.policy, run_id=self.run_id, policy_version=policy_version
+            task, turns=turns, policy=self.policy, run_id=self.run_id, policy_version=self._version(policy_version)
         )
 
     @contextlib.asynccontextmanager
@@ -130,20 +137,26 @@ class Scorer:
     def session_blocking(self, task: str, turns: int, policy_version: int | None = None) -> Conversation:
         """:meth:`session` for a framework that calls without an event loop."""
         return self._blocking().session(
-            task, turns=turns, policy=self.policy, run_id=self.run_id, policy_version=policy_version
+            task, turns=turns, policy=self.policy, run_id=self.run_id, policy_version=self._version(policy_version)
         )
 
     async def turn(self, session: AsyncConversation, completion: str, policy_version: int | None = None) -> Turn:
-        """Evaluate the next reply of a conversation; without a version it has the conversation's."""
+        """Evaluate the next reply of a conversation; without a version it has the scorer's, or the conversation's."""
         turn = await session.turn(
-            completion, policy_version=policy_version, deadline_s=self.deadline_s, timeout_s=self._limit_s
+            completion,
+            policy_version=self._version(policy_version),
+            deadline_s=self.deadline_s,
+            timeout_s=self._limit_s,
         )
         return turn.model_copy(update={"result": self._trained_on(turn.result)})
 
     def turn_blocking(self, session: Conversation, completion: str, policy_version: int | None = None) -> Turn:
         """:meth:`turn` for a framework that calls without an event loop."""
         turn = session.turn(
-            completion, policy_version=policy_version, deadline_s=self.deadline_s, timeout_s=self._limit_s
+            completion,
+            policy_version=self._version(policy_version),
+            deadline_s=self.deadline_s,
+            timeout_s=self._limit_s,
         )
         return turn.model_copy(update={"result": self._trained_on(turn.result)})
 
@@ -187,8 +200,16 @@ class Scorer:
             "priority": self.priority,
             "deadline_s": self.deadline_s,
             "profile": self.profile,
-            "policy_version": policy_version,
+            "policy_version": self._version(policy_version),
         }
+
+    def _version(self, version: int | None) -> int | None:
+        """The version that a framework passed, or else the scorer's."""
+        if version is not None:
+            return version
+        own = self.policy_version
+        function = _function(own) if isinstance(own, str) else own
+        return function() if callable(function) else function
 
     def _requests(
         self,
@@ -204,6 +225,31 @@ class Scorer:
                 digest = hashlib.sha256(prompt.encode()).hexdigest()[:16]
                 request |= {"prompt": prompt, "group_id": f"{request['policy_version'] or 0}-{digest}"}
         return requests
+
+
+@functools.cache
+def _function(name: str) -> Callable[[], int | None]:
+    """The function that a scorer's ``policy_version`` names.
+
+    Raises:
+        UsageError: there is none.
+    """
+    module, _, attribute = name.partition(":")
+    try:
+        function = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UsageError(
+            f"policy_version names the function {name!r}: {error}; write package.module:function"
+        ) from error
+    if not callable(function):
+        raise UsageError(f"policy_version names {name!r}, which is no function")
+    return cast("Callable[[], int | None]", function)
+
+
+def version_in(source: object, name: str = "policy_version") -> int | None:
+    """The version that a row or a framework's fields say; None where they say none."""
+    value = source.get(name) if isinstance(source, Mapping) else None
+    return None if value is None or int(value) < 0 else int(value)
 
 
 # One client per server and process, so that connections are reused.

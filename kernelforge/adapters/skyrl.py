@@ -15,7 +15,7 @@ import skyrl_gym
 from skyrl_gym.envs.base_text_env import BaseTextEnv, BaseTextEnvStepOutput
 from skyrl_gym.envs.registration import registry
 
-from kernelforge.adapters.common import Scorer, forget_blocking, task_of
+from kernelforge.adapters.common import Scorer, forget_blocking, task_of, version_in
 from kernelforge.client import Conversation
 from kernelforge.client.models import RewardResult
 
@@ -28,7 +28,8 @@ class KernelEnv(BaseTextEnv):
     Args:
         env_config: fields of :class:`~kernelforge.adapters.common.Scorer`, from SkyRL's configuration.
         extras: the row: ``task``, or the task's name as ``reward_spec.ground_truth``; ``max_turns`` comes from SkyRL's
-            generator. With more than one turn, what the Judge says of a turn is the next observation.
+            generator. With more than one turn, what the Judge says of a turn is the next observation. A
+            ``policy_version`` comes from a generator of one's own, which puts it there in ``_setup_env_extras``.
         scorer: what ``env_config`` does not say.
     """
 
@@ -43,6 +44,7 @@ class KernelEnv(BaseTextEnv):
         self.task = task_of(row, (row.get("reward_spec") or {}).get("ground_truth"))
         self.max_turns = int(row.get("max_turns") or 1)
         self._scorer = replace(scorer or Scorer(), **(env_config or {}))
+        self._version = version_in(row)
         self._session: Conversation | None = None
         self._metrics: dict[str, float] = {}
 
@@ -55,9 +57,9 @@ class KernelEnv(BaseTextEnv):
         """
         self.turns += 1
         if self.max_turns == 1:
-            return self._output(self._scorer.score_blocking(self.task, action), "", done=True)
+            return self._output(self._scorer.score_blocking(self.task, action, self._version), "", done=True)
         if self._session is None:
-            self._session = self._scorer.session_blocking(self.task, self.max_turns)
+            self._session = self._scorer.session_blocking(self.task, self.max_turns, self._version)
         turn = self._scorer.turn_blocking(self._session, action)
         return self._output(turn.result, turn.observation, done=self.turns >= self.max_turns)
 

@@ -31,11 +31,20 @@ from kernelforge.client.models import RewardResult
 class KernelEnv(Env):
     """One episode about one task. With more than one turn, what the Judge says of a turn is the next observation."""
 
-    def __init__(self, task: str, prompt: str, renderer: Renderer, scorer: Scorer, turns: int = 1) -> None:
+    def __init__(
+        self,
+        task: str,
+        prompt: str,
+        renderer: Renderer,
+        scorer: Scorer,
+        turns: int = 1,
+        policy_version: int | None = None,
+    ) -> None:
         self._task = task
         self._renderer = renderer
         self._scorer = scorer
         self._turns = turns
+        self._version = policy_version
         self._messages: list[Message] = [{"role": "user", "content": prompt}]
         self._taken = 0
         self._session: AsyncConversation | None = None
@@ -54,9 +63,9 @@ class KernelEnv(Env):
         text = get_text_content(message)
         self._taken += 1
         if self._turns == 1:
-            return self._result(await self._scorer.score(self._task, text))
+            return self._result(await self._scorer.score(self._task, text, self._version))
         if self._session is None:
-            self._session = await self._scorer.session(self._task, self._turns)
+            self._session = await self._scorer.session(self._task, self._turns, self._version)
         turn = await self._scorer.turn(self._session, text)
         if self._taken >= self._turns:
             await forget(self._session)
@@ -91,6 +100,8 @@ class KernelGroupBuilder(EnvGroupBuilder):
         group_size: episodes.
         turns: of each episode.
         prompt: by default the server's.
+        policy_version: of the weights that begin the episodes: the ``index`` of ``RLDataset.get_batch``, which is the
+            cookbook's iteration. The cookbook itself tells environments none.
     """
 
     task: str
@@ -99,10 +110,12 @@ class KernelGroupBuilder(EnvGroupBuilder):
     turns: int = 1
     scorer: Scorer = field(default_factory=Scorer)
     prompt: str | None = None
+    policy_version: int | None = None
 
     async def make_envs(self) -> Sequence[Env]:
         prompt = self.prompt if self.prompt is not None else await self.scorer.prompt(self.task)
-        return [KernelEnv(self.task, prompt, self.renderer, self.scorer, self.turns) for _ in range(self.group_size)]
+        arguments = (self.task, prompt, self.renderer, self.scorer, self.turns, self.policy_version)
+        return [KernelEnv(*arguments) for _ in range(self.group_size)]
 
     def logging_tags(self) -> list[str]:
         return ["kernelforge", self.task.partition("/")[0]]

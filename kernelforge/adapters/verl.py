@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from kernelforge.adapters.common import Scorer, task_of
+from kernelforge.adapters.common import Scorer, task_of, version_in
 
 VERL_ARGUMENTS = frozenset({"reward_router_address", "reward_model_tokenizer"})
 """What verl passes besides, where a reward model is served."""
@@ -29,7 +29,8 @@ async def compute_score(
         data_source: not used.
         solution_str: the response, without special tokens.
         ground_truth: name of the task, unless ``extra_info`` has a ``task``.
-        extra_info: the row's own columns.
+        extra_info: the row's own columns, with the fields of verl's rollout: its ``min_global_steps``, the oldest
+            weights that wrote a part of the response, is the policy version.
         kwargs: ``reward_kwargs`` of the configuration: the fields of :class:`~kernelforge.adapters.common.Scorer`.
 
     Returns:
@@ -41,7 +42,8 @@ async def compute_score(
         TypeError: ``reward_kwargs`` has a field that a scorer has not.
     """
     scorer = Scorer(**{name: value for name, value in kwargs.items() if name not in VERL_ARGUMENTS})
-    result = await scorer.score(task_of(extra_info, ground_truth), solution_str)
+    version = version_in(extra_info, "min_global_steps")
+    result = await scorer.score(task_of(extra_info, ground_truth), solution_str, version)
     flags = result.components.flags()
     return {
         "score": result.require(),

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import pickle
 import re
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -46,6 +48,39 @@ async def test_every_field_of_a_scorer_reaches_a_conversation(server) -> None:
         ("1.5", 7.5),
         ("2.5", 7.5),
     ]
+
+
+VERSIONS = iter(range(5, 100))
+
+
+def version_now() -> int:
+    """A version that grows at each request."""
+    return next(VERSIONS)
+
+
+@pytest.mark.parametrize("own", [version_now, f"{__name__}:version_now", 5])
+async def test_a_version_that_the_framework_does_not_tell_is_the_scorers(
+    server, own: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "VERSIONS", iter(range(5, 100)))
+    scorer = pickle.loads(pickle.dumps(Scorer(policy_version=own)))
+    scorer.score_blocking("core/swish", "1.5")
+    await scorer.score("core/swish", "1.5", 3)
+    scorer.score_many_blocking(["core/swish"] * 2, ["1.5", "2.5"], [None, 4])
+    scorer.turn_blocking(scorer.session_blocking("core/swish", 2), "1.5")
+    async with scorer.conversation("core/swish", 2, 2) as session:
+        await scorer.turn(session, "1.5")
+    step = int(own != 5)
+    assert [request.policy_version for request in server.scored] == [5, 3, 5 + step, 4]
+    dialogues = [json.loads(request.body) for request in server.received if request.line.startswith("POST /v1/sess")]
+    versions = [request["policy_version"] for request in dialogues]
+    assert versions == [5 + 2 * step, 5 + 3 * step, 2, 5 + 4 * step]
+
+
+@pytest.mark.parametrize("name", ["no_such_module:f", "kernelforge:nothing", "kernelforge", f"{__name__}:json"])
+def test_a_function_that_does_not_exist_is_refused_at_once(name: str) -> None:
+    with pytest.raises(UsageError, match="policy_version"):
+        Scorer(policy_version=name)
 
 
 def test_a_server_that_cannot_be_reached_is_given_up_at_the_deadline() -> None:

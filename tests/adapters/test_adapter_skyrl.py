@@ -55,6 +55,16 @@ def test_what_the_judge_said_is_the_next_observation(server) -> None:
     assert server.sessions == {}
 
 
+@pytest.mark.parametrize("turns", [1, 2])
+def test_a_version_that_a_generator_adds_to_the_row_is_sent(server, turns: int) -> None:
+    import skyrl_gym
+
+    env = skyrl_gym.make("kernelforge", extras={"task": "core/swish", "max_turns": turns, "policy_version": 6})
+    env.step("1.5")
+    (request,) = server.scored if turns == 1 else server.opened()
+    assert request.policy_version == 6
+
+
 def test_steps_of_many_trajectories_run_in_a_pool_of_threads(server) -> None:
     with ThreadPoolExecutor(8) as pool:
         outs = list(pool.map(lambda n: made().step(f"{n}.0"), range(8)))

@@ -61,13 +61,15 @@ def test_a_group_is_rewarded_by_what_the_model_wrote(server, renderer) -> None:
 
 def test_what_the_judge_said_is_in_the_next_observation(server, renderer) -> None:
     policy = ScriptedPolicy(renderer, "0.5", "1.5")
-    builder = KernelGroupBuilder("core/swish", renderer, group_size=1, turns=2, scorer=Scorer(policy="kevin/1"))
+    scorer = Scorer(policy="kevin/1")
+    builder = KernelGroupBuilder("core/swish", renderer, group_size=1, turns=2, scorer=scorer, policy_version=12)
     (trajectory,) = rollout(builder, policy).trajectories_G
     assert [step.reward for step in trajectory.transitions] == [0.5, 1.5]
     assert [step.episode_done for step in trajectory.transitions] == [False, True]
     assert trajectory.stop_reason == "max_turns"
     assert policy.received[1] == "User: Write it.\n\nAssistant: 0.5\n\nUser: Faster.\n\nAssistant:"
     (session,) = server.opened()
+    assert session.policy_version == 12
     assert (session.task, session.policy, session.turns) == ("core/swish", "kevin/1", 2)
     assert server.sessions == {}
 

@@ -54,6 +54,12 @@ def test_the_rows_own_task_comes_before_its_ground_truth(server) -> None:
     assert server.scored[0].task == "core/swish"
 
 
+@pytest.mark.parametrize(("fields", "version"), [({"min_global_steps": 7}, 7), ({"min_global_steps": None}, None)])
+def test_the_oldest_weights_of_a_rollout_are_its_version(server, fields: dict[str, Any], version: int | None) -> None:
+    asyncio.run(compute_score("kernelforge", "1.5", "core/swish", fields))
+    assert server.scored[0].policy_version == version
+
+
 def test_trouble_is_raised_and_never_a_number(server) -> None:
     with pytest.raises(MissingRewardError, match="worker_died"):
         asyncio.run(compute_score(solution_str="infra", **ROW))
@@ -83,6 +89,7 @@ def managed(text: str, **reward_kwargs: str) -> dict[str, Any]:
         "data_source": "kernelforge",
         "reward_model": {"ground_truth": "core/swish"},
         "extra_info": {"index": 0},
+        "tool_extra_fields": {"global_steps": 8, "min_global_steps": 7, "max_global_steps": 8},  # of verl's rollout
     }
     data = DataProto.from_dict(
         tensors={"responses": tokens, "attention_mask": torch.ones_like(tokens)},
@@ -99,7 +106,8 @@ def test_verls_own_manager_takes_the_answer(server) -> None:
     answer = managed("1.5", policy="kevin/1")
     assert answer["reward_score"] == 1.5
     assert answer["reward_extra_info"]["verdict"] == "OK"
-    assert (server.scored[0].completion, server.scored[0].policy) == ("1.5", "kevin/1")
+    request = server.scored[0]
+    assert (request.completion, request.policy, request.policy_version) == ("1.5", "kevin/1", 7)
 
 
 def test_verls_own_manager_lets_trouble_through(server) -> None:

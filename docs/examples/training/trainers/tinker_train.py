@@ -2,6 +2,7 @@
 configuration. Tinker is a hosted service: it takes its key and costs money."""
 
 import asyncio
+import dataclasses
 import sys
 from collections.abc import Sequence
 
@@ -23,12 +24,13 @@ RENDERER = "qwen3"
 class Kernels(RLDataset):
     """Groups of episodes about the server's tasks, some of them in each batch."""
 
-    def __init__(self, groups: Sequence[EnvGroupBuilder], groups_per_batch: int) -> None:
+    def __init__(self, groups: Sequence[KernelGroupBuilder], groups_per_batch: int) -> None:
         self._groups = groups
         self._size = groups_per_batch
 
     def get_batch(self, index: int) -> Sequence[EnvGroupBuilder]:
-        return self._groups[index * self._size : (index + 1) * self._size]
+        groups = self._groups[index * self._size : (index + 1) * self._size]
+        return [dataclasses.replace(group, policy_version=index) for group in groups]
 
     def __len__(self) -> int:
         return -(-len(self._groups) // self._size)

@@ -21,6 +21,8 @@ class ServerConfig(vf.TaskConfig):
     deadline_s: float | None = None
     profile: bool = False
     weights: dict[str, float] | None = None
+    policy_version: int | str | None = None
+    """A number, or the name of a function that says it at each request: ``package.module:function``."""
 
     def scorer(self) -> Scorer:
         return Scorer(
@@ -30,6 +32,7 @@ class ServerConfig(vf.TaskConfig):
             deadline_s=self.deadline_s,
             profile=self.profile,
             weights=self.weights,
+            policy_version=self.policy_version,
         )
 
 
