@@ -99,7 +99,7 @@ class JobRequest(_Request):
     fresh: bool = False
     """Evaluate even if the same candidate was evaluated before."""
     tag: str = Field(default="", max_length=MAX_TAG_CHARS)
-    """Returned unchanged."""
+    """Returned unchanged. Those like ``session/ID/2`` are refused: the turns of sessions have them."""
     group_id: Name | None = None
     """Group of completions that are compared with each other, such as those of one prompt in a step."""
     prompt: str | None = Field(default=None, min_length=1, max_length=MAX_COMPLETION_CHARS)

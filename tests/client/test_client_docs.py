@@ -18,7 +18,7 @@ def test_the_examples_on_the_page_run(
 ) -> None:
     monkeypatch.setenv("KERNELFORGE_SERVER", server.url)
     examples = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    assert len(examples) == 7
+    assert len(examples) == 8
     prompts: list[str] = []
     names = {
         "reply": "1.5",
@@ -34,8 +34,16 @@ def test_the_examples_on_the_page_run(
 
     asyncio.run(names["episodes"](write))
     asyncio.run(names["gather_step"](write, []))
+    names["train_in_steps"](lambda observation: "1.5")
     output = capsys.readouterr().out
-    for line in ("1.5 OK None", "0 scored 2.5", "1 scored 3.5", "2 infra_error None", "1.5 OK True"):
+    for line in (
+        "1.5 OK None",
+        "0 scored 2.5",
+        "1 scored 3.5",
+        "2 infra_error None",
+        "1.5 OK True",
+        "4 environments stepped",
+    ):
         assert line in output.splitlines()
     assert re.search(r"^(\d+) for this step, (\d+) for the next$", output, re.MULTILINE)
     assert prompts == ["Write it.", "Faster.", "Faster.", "Faster."]

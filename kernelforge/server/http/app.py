@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from kernelforge.server.http.auth import AuthMiddleware, Tokens
 from kernelforge.server.http.errors import answer_problems
-from kernelforge.server.http.limits import BodyLimit, ClientGone, Limits, LongPollLimiter
+from kernelforge.server.http.limits import BodyLimit, ClientGone, Limits, LongPollLimiter, OpenRequests
 from kernelforge.server.http.logs import Metrics, RequestLog
 from kernelforge.server.http.routes import jobs, operations, tasks
 from kernelforge.server.jobs.service import JobService
@@ -53,6 +53,7 @@ def create_app(
         redirect_slashes=False,
     )
     app.state.long_polls = long_polls
+    requests = app.state.requests = OpenRequests()
     app.state.service = service
     answer_problems(app)
     app.add_exception_handler(ClientGone, _gone)
@@ -67,7 +68,7 @@ def create_app(
     # The last one added is the first to see a request.
     app.add_middleware(BodyLimit, limits=limits)
     app.add_middleware(AuthMiddleware, tokens=tokens, public=public)
-    app.add_middleware(RequestLog, observe=metrics.observe_request)
+    app.add_middleware(RequestLog, observe=metrics.observe_request, requests=requests)
     return app
 
 

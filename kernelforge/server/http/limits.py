@@ -286,6 +286,47 @@ class ClientGone(KernelForgeError):
     """The client disconnected before the answer."""
 
 
+_ENDING_S = 0.1
+
+
+class OpenRequests:
+    """Every request in progress, so that those that do not end with the jobs have an answer when the server closes."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._closed = False
+
+    @asynccontextmanager
+    async def answering(self) -> AsyncIterator[None]:
+        """A context in which a request is answered.
+
+        Raises:
+            RequestRejected: 503: the server closed in the meantime.
+        """
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            yield
+        except asyncio.CancelledError as error:
+            if not self._closed:
+                raise
+            task.uncancel()
+            raise _closing() from error
+        finally:
+            self._tasks.discard(task)
+
+    async def close(self, timeout_s: float) -> None:
+        """End the requests in progress, and wait until they are answered."""
+        self._closed = True
+        if self._tasks:  # those that waited for jobs are ending by themselves
+            await asyncio.wait(self._tasks, timeout=_ENDING_S)
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=timeout_s)
+
+
 class LongPollLimiter:
     """The open requests that wait for jobs.
 

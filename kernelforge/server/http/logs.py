@@ -34,7 +34,7 @@ from structlog.typing import Processor
 from kernelforge.client.models import Job
 from kernelforge.server.base import LRUCache, RequestRejected
 from kernelforge.server.http.errors import problem_response
-from kernelforge.server.http.limits import LongPollLimiter
+from kernelforge.server.http.limits import LongPollLimiter, OpenRequests
 from kernelforge.server.jobs.service import JobService
 
 LogFormat = Literal["json", "text"]
@@ -83,31 +83,39 @@ def configure_logs(form: LogFormat, stream: TextIO | None = None) -> None:
 class RequestLog:
     """Assigns request ids, logs and counts requests, and answers 500 after an unexpected error. Pure ASGI."""
 
-    def __init__(self, app: ASGIApp, observe: RequestObserver) -> None:
+    def __init__(self, app: ASGIApp, observe: RequestObserver, requests: OpenRequests) -> None:
         self._app = app
         self._observe = observe
+        self._requests = requests
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
-        began, status = perf_counter(), 0
+        began, status, streams = perf_counter(), 0, False
         name = _request_id(scope)
         scope.setdefault("state", {})["request_id"] = name
         header = (b"x-request-id", name.encode())
 
         async def send_named(message: Message) -> None:
-            nonlocal status
+            nonlocal status, streams
             kind = message["type"]
             if kind in ("http.response.start", "websocket.http.response.start"):
                 status = message["status"]
+                streams = all(field != b"content-length" for field, _ in message.get("headers", ()))
                 message["headers"] = [*message.get("headers", ()), header]
             elif kind == "websocket.accept":
                 status = 101
             await send(message)
 
         try:
-            await self._app(scope, receive, send_named)
+            async with self._requests.answering():
+                await self._app(scope, receive, send_named)
+        except RequestRejected as closing:
+            if status == 0 and scope["type"] == "http":
+                await problem_response(closing, scope)(scope, receive, send_named)
+            elif streams:
+                await send({"type": "http.response.body"})
         except Exception:
             log.exception("fault", request_id=name, path=scope["path"])
             if status == 0 and scope["type"] == "http":

@@ -17,12 +17,14 @@ from fastapi import FastAPI
 from uvicorn.loops.auto import auto_loop_factory
 
 from kernelforge.errors import UsageError
-from kernelforge.server.http.limits import Limits, LongPollLimiter, bounded_protocol
+from kernelforge.server.http.limits import Limits, LongPollLimiter, OpenRequests, bounded_protocol
 from kernelforge.server.http.logs import log
 from kernelforge.server.jobs.service import JobService
 
 CLOSE_S = 5
-"""Longest time to write the last answers once no job runs."""
+"""Longest time to write the last answers once no job runs; requests that still run are refused then."""
+_ANSWER_S = 1
+"""Longest time to write those refusals."""
 T = TypeVar("T")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -184,8 +186,10 @@ async def serve(
             drain.cancel()
         long_polls: LongPollLimiter = app.state.long_polls
         long_polls.close()
-        server.should_exit, server.force_exit = True, stop.at_once.is_set()
-        await asyncio.wait((serving, at_once), return_when=asyncio.FIRST_COMPLETED)
+        server.should_exit = True
+        await asyncio.wait((serving, at_once), timeout=CLOSE_S, return_when=asyncio.FIRST_COMPLETED)
+        requests: OpenRequests = app.state.requests
+        await requests.close(_ANSWER_S)
         server.force_exit = True
     for task in (signalled, at_once):
         task.cancel()
@@ -205,5 +209,5 @@ def _config(app: FastAPI, limits: Limits) -> uvicorn.Config:
         proxy_headers=False,
         server_header=False,
         h11_max_incomplete_event_size=limits.head_bytes,
-        timeout_graceful_shutdown=CLOSE_S,
+        timeout_graceful_shutdown=CLOSE_S + 2 * _ANSWER_S,
     )

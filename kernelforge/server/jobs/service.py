@@ -381,15 +381,20 @@ class JobService:
                 503, self._phase, f"the server is {self._phase}; send the request again soon", retry_after_s=5.0
             )
 
-    async def score(self, request: JobRequest, caller: Caller, *, timeout_s: float, key: str | None = None) -> Job:
+    async def score(
+        self, request: JobRequest, caller: Caller, *, timeout_s: float, key: str | None = None, turn: bool = False
+    ) -> Job:
         """Submit a job and wait for it. It is cancelled when the wait is cancelled, or expires when time runs out.
+
+        Args:
+            turn: whether it is a turn of a session.
 
         Raises:
             RequestRejected: it was not accepted.
         """
         owned_key = (caller.name, key)
         self._arriving[owned_key] += 1
-        submission = asyncio.ensure_future(self._submission.submit([request], caller, [key]))
+        submission = asyncio.ensure_future(self._submission.submit([request], caller, [key], turns=turn))
         try:
             [job] = await asyncio.shield(submission)
         except asyncio.CancelledError:

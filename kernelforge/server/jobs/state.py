@@ -316,6 +316,11 @@ class RunState:
 _LATER_TURN = re.compile(r"session/[0-9a-f]{24}/(?!1$)\d+")
 
 
+def is_turn(tag: str) -> bool:
+    """Whether a tag is that of a session's turn, which the stream of experiences has with its session."""
+    return tag.startswith("session/") and tag.count("/") > 1
+
+
 def is_trajectory(tag: str) -> bool:
     """Whether a job counts as a trajectory, by its tag: all but the later turns of a session do."""
     return _LATER_TURN.fullmatch(tag) is None

@@ -47,6 +47,7 @@ from kernelforge.server.jobs.state import (
     has_result,
     is_older,
     is_trajectory,
+    is_turn,
 )
 from kernelforge.workers.base import Engine
 
@@ -169,14 +170,26 @@ class Submission:
         return job_id in self._pending_jobs
 
     async def submit(
-        self, requests: Sequence[JobRequest], caller: Caller, keys: Sequence[str | None] | None
+        self,
+        requests: Sequence[JobRequest],
+        caller: Caller,
+        keys: Sequence[str | None] | None,
+        *,
+        turns: bool = False,
     ) -> list[Job | RequestRejected]:
-        """The job of each request, or its refusal, once all are committed."""
+        """The job of each request, or its refusal, once all are committed.
+
+        Args:
+            turns: whether they are turns of sessions, whose tags no other job may have.
+        """
         outcomes: list[tuple[Outcome, asyncio.Future[None] | None]] = []
         parsed: list[ParsedRequest | RequestRejected] = []
         since = time.monotonic()
         for index, request in enumerate(requests):
             try:
+                if is_turn(request.tag) and not turns:
+                    message = f"only a session's turns have tags like {request.tag[:80]!r}; choose another"
+                    raise RequestRejected(422, "reserved_tag", message)
                 parsed.append(await self._parse(request, caller, None if keys is None else keys[index]))
             except RequestRejected as refusal:
                 parsed.append(refusal)

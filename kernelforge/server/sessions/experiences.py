@@ -33,6 +33,11 @@ class Claimed(NamedTuple):
     passed_over: int
 
 
+def _lease(size: int) -> str:
+    """A new lease, which says how many trajectories it has."""
+    return f"{size}-{secrets.token_hex(12)}"
+
+
 class ExperienceStore:
     """The tables of the stream, over a separate connection. Thread-safe.
 
@@ -63,6 +68,8 @@ class ExperienceStore:
         group = (caller.name, request.run_id, request.group)
         is_fresh = "(?1 IS NULL OR policy_version >= ?1)"
         now = utc_seconds()
+        if not self._has_new(caller, group, now):
+            return Claimed(_lease(0), [], 0)
         with self._database.transaction() as db:
             expired = "caller = ?2 AND leases.run = ?3 AND consumers = ?4 AND acknowledged = 0 AND expires_at <= ?5"
             dropped = db.execute(
@@ -98,11 +105,22 @@ class ExperienceStore:
                     dropped += seen - len(fresh)
                     db.execute("INSERT OR REPLACE INTO consumers VALUES (?, ?, ?, ?)", (*group, end))
                 rows += fresh
-            lease = f"{len(rows)}-{secrets.token_hex(12)}"
+            lease = _lease(len(rows))
             until = now + request.lease_s
             for number, *_ in rows:
                 db.execute("INSERT OR REPLACE INTO leases VALUES (?, ?, ?, ?, ?, ?, 0)", (*group, number, lease, until))
         return Claimed(lease, rows, dropped)
+
+    def _has_new(self, caller: Caller, group: tuple[str, str, str], now: float) -> bool:
+        """Whether a group may claim anything. It only reads, for a claim that waits asks again and again."""
+        [(new,)] = self._database.tuples(
+            "SELECT EXISTS (SELECT 1 FROM leases WHERE caller = ?1 AND run = ?2 AND consumers = ?3 "
+            "AND acknowledged = 0 AND expires_at <= ?4) OR EXISTS (SELECT 1 FROM experiences "
+            "WHERE run = ?2 AND (?5 OR owner = ?1) AND number > coalesce((SELECT cursor FROM consumers "
+            "WHERE caller = ?1 AND run = ?2 AND consumers = ?3), 0))",
+            (*group, now, "admin" in caller.scopes),
+        )
+        return bool(new)
 
     def acknowledge(self, caller: Caller, lease: str) -> int:
         """Mark the trajectories of a lease as used, all or none, and return how many there are. A repeated call has no

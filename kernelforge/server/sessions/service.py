@@ -297,6 +297,7 @@ class Sessions:
             ),
             caller,
             timeout_s=TURN_S if request.deadline_s is None else request.deadline_s + GRACE_S,
+            turn=True,
         )
         candidate = await self._service.candidate(row.task, request.completion)
         stored = self._evaluated(job, candidate)

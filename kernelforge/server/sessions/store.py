@@ -12,11 +12,12 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from kernelforge.client.models import SessionRequest, Turn
+from kernelforge.client.models import RewardResult, SessionRequest, Turn
 from kernelforge.errors import StoreError
 from kernelforge.records import Attempt
 from kernelforge.server.base import DATABASE_NAME, utc_seconds
 from kernelforge.server.jobs.job_store import EXPERIENCES, SERVER
+from kernelforge.server.jobs.results import with_own
 from kernelforge.server.sessions.turns import NextTurn
 from kernelforge.store.database import Database, readable
 
@@ -164,7 +165,7 @@ class SessionStore:
         with readable(self._path, f"session {session}"):
             parsed = SessionRequest.model_validate_json(request), NextTurn.model_validate_json(first)
             row = SessionRow(name, owner, task, digest, policy, *parsed)
-            return row, [
+            rows = [
                 TurnRow(
                     job,
                     Turn.model_validate_json(turn),
@@ -173,6 +174,25 @@ class SessionStore:
                 )
                 for job, turn, attempt, following in turns
             ]
+            return row, [self._decided(turn) for turn in rows]
+
+    def _decided(self, row: TurnRow) -> TurnRow:
+        """A turn with its reward, if that was withheld and an operator has released it since."""
+        if row.turn.result.outcome != "withheld":
+            return row
+        with self._errors(), self._lock:
+            job = self._db.execute("select result from jobs where id = ?", (row.job,)).fetchone()
+        result = row.turn.result if job is None else RewardResult.model_validate_json(job[0])
+        if result.outcome != "scored":
+            return row
+        result = with_own(result, row.turn.result)
+        reward = row.attempt.reward.model_copy(update={"value": result.reward})
+        return TurnRow(
+            row.job,
+            row.turn.model_copy(update={"result": result}),
+            row.attempt.model_copy(update={"reward": reward}),
+            row.next,
+        )
 
     def add_turn(self, session: str, row: TurnRow, busy: Sequence[str]) -> None:
         """Store the next turn; it is on disk when this returns. If all sessions together are then too large, others

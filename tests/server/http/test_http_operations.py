@@ -7,16 +7,18 @@ import io
 import json
 import logging
 import signal
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+import httpx2
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from starlette.responses import StreamingResponse
 
 from kernelforge.client.models import Job, JobStatus, PolicyRow, RewardResult, TaskPage, TaskRow
 from kernelforge.records import UNCOMPARED
 from kernelforge.rewards import DEFAULT_POLICY, POLICIES
-from kernelforge.server.http import logs
+from kernelforge.server.http import logs, process
 from kernelforge.server.http.app import create_app
 from kernelforge.server.http.auth import Tokens
 from kernelforge.server.http.limits import Limits, LongPollLimiter
@@ -183,20 +185,48 @@ class NeverDone(MinimalService):
 
 
 @pytest.mark.parametrize("second", [True, False])
-async def test_a_second_signal_or_the_limit_ends_what_does_not_drain(second: bool) -> None:
-    service, accepting, limits = NeverDone(), asyncio.Event(), Limits()
+async def test_a_second_signal_or_the_limit_ends_what_does_not_drain(
+    second: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    service, accepting, limits, reached = NeverDone(), asyncio.Event(), Limits(), asyncio.Semaphore(0)
+    monkeypatch.setattr(process, "CLOSE_S", 0.2)
     app = create_app(service, limits=limits)
+
+    @app.get("/endless")
+    async def endless() -> None:
+        reached.release()
+        await asyncio.Event().wait()
+
+    @app.get("/stream")
+    async def stream() -> StreamingResponse:
+        async def parts() -> AsyncIterator[bytes]:
+            yield b"first"
+            reached.release()
+            await asyncio.Event().wait()
+
+        return StreamingResponse(parts())
+
     with Stop() as stop:
         drain_s = WAIT_S if second else 0.1
+        listener = listen("127.0.0.1", 0)
         serving = asyncio.create_task(
-            serve(app, service, listen("127.0.0.1", 0), stop, limits=limits, ready=accepting.set, drain_s=drain_s)
+            serve(app, service, listener, stop, limits=limits, ready=accepting.set, drain_s=drain_s)
         )
         await asyncio.wait_for(accepting.wait(), WAIT_S)
+        client = httpx2.AsyncClient(base_url=process.address(listener), timeout=WAIT_S)
+        requests = [asyncio.create_task(client.get(path)) for path in ("/endless", "/stream")]
+        for _ in requests:
+            await asyncio.wait_for(reached.acquire(), WAIT_S)
         signal.raise_signal(signal.SIGTERM)
         while service.state != "draining":
             await asyncio.sleep(0.01)
         if second:
             signal.raise_signal(signal.SIGINT)
         ending = await asyncio.wait_for(serving, WAIT_S)
+        refused, streamed = await asyncio.gather(*requests)
+        await client.aclose()
+    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "draining")
+    assert (streamed.status_code, streamed.content) == (200, b"first")
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR], caplog.text
     assert ending.at_once is second
     assert ending.signal == (signal.SIGINT if second else signal.SIGTERM)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -82,8 +83,12 @@ async def test_no_more_trajectories_are_admitted_than_the_trainer_can_use_in_tim
 
         four = jobs("a", "b", "TROUBLE", "c")
         assert await refusals(service, *four, *jobs("d")) == [None] * 4 + [ahead]
-        assert await refusals(service, *jobs("turn", tag=f"session/{'0' * 24}/2")) == [None]
+        [turn] = jobs("turn", tag=f"session/{'0' * 24}/2")
+        assert await refusals(service, turn) == [(422, "reserved_tag")], "a job that says it is a turn is none"
+        later_turn = asyncio.create_task(service.score(turn, CALLER, timeout_s=240, turn=True))
+        await until(lambda: service.status().queued + service.status().running == 5)
         engine.gate.set()
+        assert (await later_turn).result.verdict == "OK"
         await ended(service, *[each.model_copy(update={"run_id": "other"}) for each in four])
         assert (service.runs()[1].trajectories, service.runs()[1].capacity) == (3, 4)
         assert await refusals(service, *jobs("a", "a")) == [None, ahead]  # those of the cache count at once

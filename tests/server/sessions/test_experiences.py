@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from kernelforge.client import AsyncClient, Client
-from kernelforge.client.models import Claim, Experience
+from kernelforge.client.models import Claim, ClaimRequest, Experience
 from kernelforge.errors import ServerError
+from kernelforge.server.base import Caller
+from kernelforge.server.sessions.experiences import ExperienceStore
 from tests.server.socket_server import ServedJobs
 from tests.support.inprocess_engine import completion
 
@@ -63,6 +67,25 @@ def test_a_trajectory_is_a_scored_job_or_a_session_that_is_done(client: Client) 
     session.close()
     assert client.experiences("kinds", after=second.number) == []
     assert client.claim("kinds", 10, group="later").experiences == [first, second]
+
+
+def test_a_claim_of_nothing_does_not_wait_for_those_who_write(tmp_path: Path) -> None:
+    store = ExperienceStore(tmp_path / "server.db")
+    caller, request = Caller("mine", scopes=frozenset({"submit"})), ClaimRequest(run_id="r", count=4)
+    with closing(store), closing(sqlite3.connect(tmp_path / "server.db", isolation_level=None)) as writer:
+        writer.execute("BEGIN IMMEDIATE")
+        assert store.claim(caller, request, None).rows == []
+        writer.execute(
+            "INSERT INTO experiences (owner, run, kind, name) VALUES (?, 'r', 'job', 'a'), ('other', 'r', 'job', 'b')",
+            (caller.name,),
+        )
+        writer.execute("COMMIT")
+        first = store.claim(caller, request, None)
+        writer.execute("BEGIN IMMEDIATE")
+        assert store.claim(caller, request, None).rows == []
+        writer.execute("UPDATE leases SET expires_at = 0")
+        writer.execute("COMMIT")
+        assert [row[2] for row in store.claim(caller, request, None).rows] == [row[2] for row in first.rows] == ["a"]
 
 
 async def test_consumers_share_and_groups_do_not_and_leases_expire(served: ServedJobs) -> None:

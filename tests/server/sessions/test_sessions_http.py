@@ -412,7 +412,8 @@ async def test_prompts_and_contrast_sessions_show_what_the_runs_jobs_found(tmp_p
                 assert kind in refused.json()["error"]["message"]
 
 
-async def test_a_turn_whose_reward_is_withheld_is_a_turn(tmp_path: Path) -> None:
+@pytest.mark.parametrize("decision", ["confirm", "release"])
+async def test_a_turn_whose_reward_is_withheld_is_a_turn(tmp_path: Path, decision: str) -> None:
     hack = next(case.source for case in shipped_cases() if case.name == "lazy-softmax-one-row")
     text = completion("1").replace("// 1\n__global__ void k(float* out) {}", hack)
 
@@ -426,7 +427,16 @@ async def test_a_turn_whose_reward_is_withheld_is_a_turn(tmp_path: Path) -> None
         state = (await server.client.get(f"/v1/sessions/{session['id']}")).json()
         assert state["returns"] == [turn["result"]["failure_reward"]]
         [suspect] = (await server.client.get("/v1/suspects", params={"run_id": "l1"})).json()
-        decided = await server.client.post(f"/v1/suspects/{suspect['id']}", json={"decision": "confirm"})
-        assert decided.json()["decision"] == "confirm"
+        decided = await server.client.post(f"/v1/suspects/{suspect['id']}", json={"decision": decision})
+        assert decided.json()["decision"] == decision
         assert "kernelforge_suspects 0.0" in (await server.client.get("/metrics")).text
-    assert list(samples_of_sessions(tmp_path, None, DEFAULT_POLICY)) == [], "a suspect is no training data"
+        after = (await server.client.get(f"/v1/sessions/{session['id']}")).json()
+    samples = list(samples_of_sessions(tmp_path, None, DEFAULT_POLICY))
+    if decision == "confirm":
+        assert after == state
+        assert samples == [], "a suspect is no training data"
+    else:
+        result = after["turns"][0]["result"]
+        assert (result["outcome"], after["returns"]) == ("scored", [result["reward"]])
+        assert result["reward"] > 0
+        assert [sample.reward for sample in samples] == [result["reward"]]
