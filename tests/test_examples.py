@@ -54,6 +54,14 @@ def test_a_recipe_trains_its_toy(name: str, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_the_expected_curves_are_drawn_from_the_shares_that_are_kept(tmp_path: Path) -> None:
+    pytest.importorskip("vl_convert")
+    program = [sys.executable, FOLDER / "training" / "curves.py", "--output", tmp_path]
+    subprocess.run(program, check=True, capture_output=True, timeout=120)
+    for name in ("training-correct.svg", "training-fast.svg"):
+        assert (tmp_path / name).read_bytes() == (FOLDER.parent / "images" / name).read_bytes(), name
+
+
 @pytest.mark.slow
 def test_the_page_of_the_first_reward_prints_what_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = FOLDER.parents[1]
