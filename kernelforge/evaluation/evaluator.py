@@ -42,7 +42,7 @@ from kernelforge.records import (
     evaluation_key,
 )
 
-EVALUATOR_VERSION = "11"
+EVALUATOR_VERSION = "12"
 """Changes whenever a verdict or a modelled time could."""
 
 

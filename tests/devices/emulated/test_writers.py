@@ -402,6 +402,42 @@ def test_of_threads_that_do_nothing_together_those_behind_the_elements_run(
     assert 3 * executed[0] < executed[1]
 
 
+def test_single_threads_write_an_output_where_the_blocks_behind_an_element_take_too_long(
+    ptx: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One block has a thread for each of 96 rows: all of the input, for one sum."""
+    sums = Output(3, 0, (M,), FLOAT)
+    steps = (
+        step("squares", (M * K // 48, 1, 1), 48, "b0", "b4", M * K),
+        step("sums_of_rows", (1, 1, 1), 128, "b4", "b3", M, K),
+    )
+    every, *_ = values(run_part(ptx, steps, sums, [5, 41, M - 1]))
+    assert every.tolist() == list(range(M))
+    monkeypatch.setattr(f"{PARTIAL}.RUN_INSTRUCTIONS", 100_000)
+    elements, data, unwritten = values(run_part(ptx, steps, sums, [5, 41, M - 1]))
+    # With the others of their sectors, of eight words each.
+    assert elements.tolist() == [*range(8), *range(40, 48), *range(M - 8, M)]
+    np.testing.assert_allclose(data, (A.astype(np.float64) ** 2).sum(1)[elements], rtol=1e-5)
+    assert unwritten == 0
+    monkeypatch.setattr(f"{PARTIAL}.RUN_INSTRUCTIONS", 1_000)
+    assert "the blocks behind one element" in run_part(ptx, steps, sums, [5]).reason
+
+
+@pytest.mark.usefixtures("looked_at")
+def test_an_element_that_no_thread_writes_is_seen_where_single_threads_run(
+    ptx: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"{PARTIAL}.RUN_INSTRUCTIONS", 60_000)
+    sums = Output(3, 0, (M,), FLOAT)
+    steps = [
+        step("squares", (M * K // 48, 1, 1), 48, "b0", "b4", M * K),
+        step("sums_of_rows", (1, 1, 1), 128, "b4", "b3", M - 30, K),
+    ]
+    elements, _, unwritten = values(run_part(ptx, steps, sums, [5, M - 1]))
+    assert elements.tolist() == list(range(8))
+    assert unwritten == 30
+
+
 def test_threads_that_can_tell_what_others_do_are_not_run_alone(ptx: str) -> None:
     writers = Device(ptx).machine.writers
     assert writers("sums_of_rows").alone

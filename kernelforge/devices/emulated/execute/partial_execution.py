@@ -10,7 +10,8 @@ request is ``nearby``: then those that lie in the grid where the windows lie in 
 write every unit of the windows, the others are left out. That another block writes there too goes unseen then.
 
 Where the threads of a launch do nothing together, and nothing that they write is an output, only the threads behind the
-elements run: a thread for each row of a sum would else read hundreds of rows, of which one is needed.
+elements run: a thread for each row of a sum would else read hundreds of rows, of which one is needed. So it is for
+outputs too, where the blocks behind a single element take too long: then nothing but the elements is compared.
 """
 
 from __future__ import annotations
@@ -98,8 +99,10 @@ class _Selection:
 
     def has(self, numbers: npt.NDArray[np.uint32]) -> npt.NDArray[np.bool_]:
         """Whether each number, plus one, is that of a selected block, or thread; 0 is of none."""
-        if self.lanes is None:
-            selected: npt.NDArray[np.bool_] = np.isin(numbers, self.blocks + 1)
+        if self.lanes is None or not self.blocks.size:
+            runs_of = np.zeros(int(self.blocks.max(initial=0)) + 2, np.bool_)
+            runs_of[self.blocks + 1] = True
+            selected: npt.NDArray[np.bool_] = runs_of[np.where(numbers < runs_of.size, numbers, 0)]
             return selected
         block, thread = np.divmod(numbers.astype(np.int64) - 1, self.threads)
         at = np.minimum(np.searchsorted(self.blocks, block), self.blocks.size - 1)
@@ -292,6 +295,8 @@ class PartialRun:
         self._windows: dict[int, Indices] = {}
         """By large buffer that holds outputs: its windows with the elements."""
         self._slice_instructions = 0
+        self._single = False
+        """Whether single threads of launches that write outputs run too."""
         self._found: dict[int, tuple[dict[int, Indices], bool, _Owners]] = {}
         """By position of a launch: the windows of large buffers that were looked at, whether for single threads, and
         what writes there."""
@@ -313,7 +318,7 @@ class PartialRun:
 
     def _affordable_steps(self) -> dict[int, _Step]:
         """The launches behind as many elements as are affordable, by their position in the plan."""
-        most = max((len(indices) for indices in self._requested.values()), default=0)
+        most = longest = max((len(indices) for indices in self._requested.values()), default=0)
         while True:
             self._elements = {output: np.array(ids[:most], np.int64) for output, ids in self._requested.items()}
             try:
@@ -321,9 +326,12 @@ class PartialRun:
             except LaunchFailed as error:
                 raise NotPartial(f"while it was found out which blocks write what: {error}") from error
             except _TooDear as error:
-                if most <= 1:
+                if most > 1:
+                    most = max(1, min(most // 2, int(most / error.times)))
+                elif not self._single:
+                    self._single, most = True, longest
+                else:
                     raise NotPartial(f"the blocks behind one element of the output {error}") from error
-                most = max(1, min(most // 2, int(most / error.times)))
 
     def _backwards(self) -> dict[int, _Step]:
         """The launches behind the elements.
@@ -335,7 +343,8 @@ class PartialRun:
         for position, output in enumerate(self._plan.outputs):
             size = output.dtype.itemsize
             first = output.offset_bytes + self._elements.get(position, np.zeros(0, np.int64)) * size
-            demand.add(output.buffer, np.unique(np.concatenate([first // WORD, (first + size - 1) // WORD])))
+            words = np.unique(np.concatenate([first // WORD, (first + size - 1) // WORD]))
+            demand.add(output.buffer, _with_sectors(words, output) if self._single else words)
         self._windows = {
             output.buffer: demand.windows(output.buffer)
             for output in self._plan.outputs
@@ -394,13 +403,12 @@ class PartialRun:
             arg.buffer for arg in step.args if isinstance(arg, TensorArg | TensorMapArg)
         }
         try:
-            threads = self._has_single_threads(step, outputs | demand.complete)
+            threads = self._has_single_threads(step, demand.complete if self._single else outputs | demand.complete)
             owners = self._owners_near(position, step, written, demand, threads=threads)
         except (NotSliceable, UnsupportedInstruction) as error:
             return self._complete_launch(step, demand, earlier, str(error))
         selected = self._needed_threads(step, demand, owners) if threads else self._needed(step, demand, owners)
-        if not threads:
-            self._mark(step, demand, owners, selected.blocks)
+        self._mark(demand, owners, selected)
         if not selected.blocks.size:
             return None
         for buffer in earlier & owners.units.keys():
@@ -635,12 +643,8 @@ class PartialRun:
             blocks = np.union1d(blocks, complete(more))
         raise NotPartial(f"more than {MOST_OWNERS} blocks add to one element of the result of {step.expression!r}")
 
-    def _mark(self, step: Launch, demand: _Demand, owners: _Owners, blocks: Indices) -> None:
-        """Mark the outputs' elements by whether the block that writes them last will run."""
-        runs = np.full(math.prod(step.grid) + 1, _NOT_RUN, np.uint8)
-        runs[0] = _UNWRITTEN
-        if not owners.atomic:
-            runs[blocks + 1] = _FINAL
+    def _mark(self, demand: _Demand, owners: _Owners, selected: _Selection) -> None:
+        """Mark the outputs' elements by whether the block, or thread, that writes them last will run."""
         for position, output in enumerate(self._plan.outputs):
             if output.buffer not in owners.units:
                 continue
@@ -651,7 +655,10 @@ class PartialRun:
                     numbers = units.numbers[first + elements.start : first + elements.stop]
                 else:
                     numbers = units.at((output.offset_bytes + np.asarray(elements) * size) // units.granule)
-                np.copyto(states, runs[numbers], where=states == _UNWRITTEN)
+                written = (numbers > 0) & (states == _UNWRITTEN)
+                states[written] = _NOT_RUN
+                if not owners.atomic:
+                    states[written & selected.has(numbers)] = _FINAL
             if owners.atomic:
                 for words in demand.pieces(output.buffer):
                     added = (words * WORD - output.offset_bytes) // size
@@ -808,6 +815,14 @@ def _words_of(sectors: Sectors, extent: Extent) -> Iterator[Words]:
         inside = Sectors(sectors.words[start:end], sectors.bits[start:end]).numbers() - first
         words = (inside[:, None] * per_sector + np.arange(per_sector)).reshape(-1)
         yield words[words < -(-extent.nbytes // WORD)]
+
+
+def _with_sectors(words: Words, output: Output) -> Words:
+    """Words of an output with the others of their sectors, which what reads one of them in a later launch needs too."""
+    per_sector = SECTOR_BYTES // WORD
+    complete = (np.unique(words // per_sector)[:, None] * per_sector + np.arange(per_sector)).reshape(-1)
+    first, end = output.offset_bytes // WORD, (output.offset_bytes + output.nbytes) // WORD
+    return complete[(complete >= first) & (complete < end)]
 
 
 def _windows_of(sectors: Sectors, extent: Extent) -> Indices:
