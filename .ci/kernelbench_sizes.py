@@ -1,6 +1,6 @@
 """Write the sizes of KernelBench's tasks that ship with the package, from checkouts of its versions.
 
-    python .ci/kernelbench_sizes.py CHECKOUT [CHECKOUT ...] [--jobs 2] [--kept] [--only 'level3_9_*' ...]
+    python .ci/kernelbench_sizes.py CHECKOUT [CHECKOUT ...] [--jobs 2] [--kept] [--only 'level3_9_*']...
     python .ci/kernelbench_sizes.py CHECKOUT --check 10
 
 A checkout is a clone of KernelBench, or a folder with its `KernelBench/level1` to `level3`. What was searched before is
