@@ -85,7 +85,8 @@ class Sample:
             return None
         if performance.origin is Origin.MEASURED and performance.interval_us is not None:
             low, high = performance.interval_us
-            return 1 / high, 1 / low, "measured"
+            # A class with host code is timed with its launches, a plan as a CUDA graph.
+            return 1 / high, 1 / low, f"measured, {self.evaluation.lane}"
         predicted = performance.predicted
         return None if predicted is None else (predicted.low, predicted.high, "predicted")
 

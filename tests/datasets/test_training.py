@@ -94,6 +94,7 @@ def test_a_correct_reply_is_preferred_to_a_wrong_one() -> None:
         (timed(10.0), timed(20.0), "reply 0"),
         (timed(10.0), timed(11.0), None),
         (timed(10.0), predicted(0.5, 1.5), None),
+        (timed(10.0), timed(20.0).model_copy(update={"lane": "modelnew"}), None),
         (make_evaluation(), make_evaluation(), None),
     ],
 )

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from kernelforge.evaluation.pool import EvaluatorPool
-from kernelforge.modelnew.evaluator import ModelNewEvaluator, modelnew_candidate
+from kernelforge.modelnew.evaluator import ModelNewEvaluator, ModelNewEvaluators, modelnew_candidate
 from kernelforge.records import MeasureSettings, Size, Task, Verdict
 from kernelforge.sandbox import Zygote
 from kernelforge.tasks import load_task
@@ -50,6 +50,18 @@ def test_plain_torch_is_right_and_timed(workshop: EvaluatorPool, gpu_zygote: Zyg
     verdict, reason, time_us = evaluate(workshop, gpu_zygote, linear(), HONEST)
     assert verdict is Verdict.OK, reason
     assert time_us is not None
+
+
+@pytest.mark.usefixtures("gpu_zygote")
+def test_a_pool_that_others_use_runs_it_on_its_gpu() -> None:
+    with EvaluatorPool("cuda:0", measure=MeasureSettings(seconds=2.0)) as pool:
+        with ModelNewEvaluators(pool=pool) as evaluators:
+            evaluation = evaluators.evaluate(linear(), modelnew_candidate(HONEST), seed=7).evaluation
+            assert evaluation.verdict is Verdict.OK, evaluation.reason
+            assert evaluation.performance is not None
+            assert evaluation.fingerprint == evaluators.fingerprint
+        with pool.oracle(linear()) as oracle:
+            assert oracle.facts().sizes, "the pool is still open"
 
 
 def test_load_inline_is_built_in_the_jail(workshop: EvaluatorPool, gpu_zygote: Zygote) -> None:

@@ -56,6 +56,12 @@ def slow_build(remark: str = "") -> EvaluationOrder:
     return order(f"{SLOW_BUILD}// {remark}\n")
 
 
+def host_code(forward: str = "return 2 * x + y") -> EvaluationOrder:
+    """One of lane ``modelnew``: a class with these lines in ``forward``."""
+    text = f"import torch\n\nclass ModelNew(torch.nn.Module):\n    def forward(self, x, y):\n        {forward}\n"
+    return order().model_copy(update={"candidate": Candidate(source=text, plan="", lane="modelnew")})
+
+
 async def until(holds: Callable[[], bool], *, timeout_s: float = WAIT_S) -> None:
     """Wait until something holds."""
     async with asyncio.timeout(timeout_s):

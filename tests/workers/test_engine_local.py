@@ -29,6 +29,7 @@ from tests.workers.engine_orders import (
     all_gone,
     cancelled,
     family_of,
+    host_code,
     idle_slot,
     order,
     own_workers,
@@ -69,7 +70,7 @@ def engine(runner: asyncio.Runner, secret: Path, tmp_path_factory: pytest.TempPa
         patch.setenv("KERNELFORGE_TOKEN", CANARY)
         # A worker comes back from a cancelled order by itself, however slow the machine: none is replaced for that.
         patch.setattr("kernelforge.workers.slot.SETTLE_S", WAIT_S)
-        made = LocalEngine("emulated:h100", slots=1, compilers=1, cache=builds, run_limit_s=RUN_LIMIT_S)
+        made = LocalEngine("emulated:h100", slots=1, compilers=1, cache=builds, run_limit_s=RUN_LIMIT_S, modelnew=True)
         runner.run(made.start())
         runner.run(until(lambda: made.health().workers == 2))
     yield made
@@ -152,7 +153,22 @@ async def test_a_task_that_cannot_be_judged_is_trouble_and_no_score(engine: Loca
     assert after.evaluation.verdict is Verdict.OK
 
 
-@pytest.mark.parametrize("slow", [slow_build(), slow_run()], ids=["while compiling", "while running"])
+async def test_a_class_with_host_code_is_run_by_torch_in_its_lane(engine: LocalEngine) -> None:
+    orders = (host_code(), host_code("return 2.5 * x + y"), host_code("return x.cuda()"))
+    assert isinstance(await engine.prepare(orders[0]), Prepared)
+    right, wrong, unsupported = [await evaluated(engine, each) for each in orders]
+    assert (right.evaluation.verdict, right.evaluation.lane) == (Verdict.OK, "modelnew")
+    assert wrong.evaluation.verdict is Verdict.WRONG
+    assert right.evaluation.fingerprint == wrong.evaluation.fingerprint == engine.modelnew
+    assert engine.modelnew.evaluator != engine.fingerprint.evaluator
+    assert (unsupported.trouble.code, unsupported.trouble.retryable) == ("unsupported", False)
+
+
+@pytest.mark.parametrize(
+    "slow",
+    [slow_build(), slow_run(), host_code("while True: pass")],
+    ids=["while compiling", "while running", "in its lane"],
+)
 async def test_a_cancelled_order_frees_its_slot_and_the_next_one_is_right(
     engine: LocalEngine, slow: EvaluationOrder
 ) -> None:
