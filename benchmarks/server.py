@@ -1,14 +1,14 @@
 """Measure the reward server: answers from the cache, evaluations, what the server adds to them, what kills do to it.
 
-    python benchmarks/server.py [--part cached] [--part limit] [--part uncached] [--part suites] [--part load]
-                                [--rate 500] [--seconds 20] [--evaluations 100] [--real-size 24] [--requests 20000]
-                                [--distinct 2200] [--seed 1]
+    python benchmarks/server.py [--part cached] [--part limit] [--part uncached] [--part suites] [--part equal]
+                                [--part load] [--rate 500] [--seconds 20] [--evaluations 100] [--real-size 24]
+                                [--requests 20000] [--distinct 2200] [--seed 1]
 
 One real ``kernelforge serve`` on the emulated device per part, on a port of 127.0.0.1; the load comes from this
 process, which shares the machine's cores with it. Peers in the same run: a bare FastAPI route, an evaluator without a
 server, and a process that imports torch. Part ``limit`` raises the rate until one server falls behind. Part ``suites``
-judges tasks of real sizes completely and by ``--sizes train``. Exits with 1 if a job is lost, ends twice, or is scored
-as what it is not, or where ``--sizes train`` misses its target.
+judges tasks of real sizes completely and by ``--sizes train``, part ``equal`` candidates that share an evaluation.
+Exits with 1 if a job is lost, ends twice, or is scored as what it is not, or where ``--sizes train`` misses its target.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.server_parts.load import Load
-from benchmarks.server_parts.place import RELU, SOFTMAX, serving
+from benchmarks.server_parts.place import RELU, SOFTMAX, real_size_reply, renamed_reply, serving
 from benchmarks.server_parts.rates import bare, cached, direct, one_by_one, real_size, restarts, side_by_side
 
 AT_ONCE, SLOTS = 8, 2
@@ -118,6 +118,19 @@ def part_suites(options: argparse.Namespace) -> bool:
     return met
 
 
+def part_equal(options: argparse.Namespace) -> bool:
+    rates: dict[str, float] = {}
+    for name, text in (("code of its own", real_size_reply), ("a comment and a name of its own", renamed_reply)):
+        with serving("--slots", str(SLOTS)) as server:
+            rates[name] = asyncio.run(real_size(server, SOFTMAX, options.real_size, AT_ONCE, text))["per_s"]
+    own, shared = rates.values()
+    print(f"equal: {options.real_size} candidates for {SOFTMAX}, {AT_ONCE} waiting, {SLOTS} slots")
+    for name, rate in rates.items():
+        print(f"  each has {name:<32} {rate:.2f}/s")
+    print(f"  ratio {shared / own:.1f}")
+    return shared > own
+
+
 def part_load(options: argparse.Namespace) -> bool:
     begin = time.perf_counter()
     with serving("--slots", "2", "--run-limit", "2", "--compile-limit", "5", "--queue", "30000") as server:
@@ -154,6 +167,7 @@ PARTS = {
     "limit": part_limit,
     "uncached": part_uncached,
     "suites": part_suites,
+    "equal": part_equal,
     "load": part_load,
 }
 

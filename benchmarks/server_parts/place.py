@@ -147,6 +147,12 @@ def real_size_reply(task: str, number: int) -> str:
     return f"```cuda\n{source}\n```\n```python\n{plan}```\n"
 
 
+def renamed_reply(task: str, number: int) -> str:
+    """The same for every number, but for a comment and a variable's name."""
+    text = re.sub(r"\bn\b", f"n_{number}", real_size_reply(task, 0))
+    return text.replace("```cuda\n", f"```cuda\n// Version {number}.\n", 1)
+
+
 class Server:
     """``kernelforge serve`` as a user starts it. It may be killed and started again on the same port and folder."""
 

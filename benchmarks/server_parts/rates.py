@@ -161,14 +161,16 @@ async def side_by_side(server: Server, count: int, first: int, at_once: int) -> 
     return {"per_s": count / seconds, "p50_ms": percentile(latencies, 0.5), "p99_ms": percentile(latencies, 0.99)}
 
 
-async def real_size(server: Server, task: str, count: int, at_once: int) -> dict[str, float]:
+async def real_size(
+    server: Server, task: str, count: int, at_once: int, text: Callable[[str, int], str] = real_size_reply
+) -> dict[str, float]:
     """New kernels for a task of a real size, ``at_once`` of them waiting; one each before them warms the slots."""
     connections = Connections(server.port)
     numbers = iter(range(at_once, at_once + count))
     most, ended = 0, asyncio.Event()
 
     async def judge(number: int) -> None:
-        answer = await connections.post("/v1/rewards", {"task": task, "completion": real_size_reply(task, number)})
+        answer = await connections.post("/v1/rewards", {"task": task, "completion": text(task, number)})
         assert answer.json()["result"]["components"]["correct"] == 1, answer.body
 
     async def client() -> None:

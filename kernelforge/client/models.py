@@ -250,6 +250,8 @@ class RewardResult(_Answer):
     """Hash of the candidate."""
     evaluation: str | None = None
     """Key of the stored evaluation, from which rewards can be recomputed."""
+    equals: str | None = None
+    """Key of the evaluation that answered, because its candidate has the same PTX and plan but for names."""
     lane: Literal["plan", "modelnew"] = "plan"
     """``modelnew``: the completion's ``ModelNew`` ran as it is, and the reward is by its own policy."""
     converted: bool = False

@@ -98,8 +98,8 @@ class SharedEvaluations:
         original = self._originals.get(evaluation_key(begun.program.digest, evaluator.task.digest, fingerprint))
         if original is None:
             return None
-        own = concluded(begun.candidate, evaluator.task, fingerprint, begun.work, _UNFINISHED, begun.seconds)
-        answer = shared(original, own, begun.program)
+        build, seconds = begun.work.build, elapsed(begun.work, begun.seconds)
+        answer = shared(original, begun.candidate.hash, build, seconds, begun.program)
         return None if answer is None else EvaluationResult(*answer)
 
     def add(self, program: Program | None, result: EvaluationResult) -> None:
@@ -108,9 +108,6 @@ class SharedEvaluations:
         if program is not None and evaluation.equals is None and may_be_shared(evaluation):
             key = evaluation_key(program.digest, evaluation.task, evaluation.fingerprint)
             self._originals.setdefault(key, Original(*result, program))
-
-
-_UNFINISHED = StageFailed(Verdict.INFRA, "small", "it did not run")
 
 
 class Evaluator:
@@ -343,7 +340,6 @@ def concluded(
         total_s: wall time of the cascade in seconds; what no part claims is the harness's.
     """
     failure = outcome if isinstance(outcome, StageFailed) else None
-    seconds = {**work.seconds, "harness": max(total_s - sum(work.seconds.values()), 0.0)}
     return Evaluation(
         candidate=candidate.hash,
         task=task.digest,
@@ -356,8 +352,14 @@ def concluded(
         correctness=Correctness(sizes=tuple(work.checks)) if work.checks else None,
         performance=outcome if isinstance(outcome, Performance) else None,
         screening=work.screening,
-        seconds={part: round(value, 6) for part, value in seconds.items()},
+        seconds=elapsed(work, total_s),
     )
+
+
+def elapsed(work: BuildState, total_s: float) -> dict[str, float]:
+    """Seconds by part of a cascade's wall time; what no part claims is the harness's."""
+    seconds = {**work.seconds, "harness": max(total_s - sum(work.seconds.values()), 0.0)}
+    return {part: round(value, 6) for part, value in seconds.items()}
 
 
 def evaluator_version(generators: Sequence[InputGenerator], base: str = EVALUATOR_VERSION) -> str:

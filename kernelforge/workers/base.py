@@ -29,7 +29,19 @@ from kernelforge.errors import (
     TaskError,
     UnsupportedError,
 )
-from kernelforge.records import Candidate, Evaluation, Fingerprint, Graph, Profile, Record, Task, TaskFacts, Verdict
+from kernelforge.evaluation.stages.programs import Program
+from kernelforge.records import (
+    Build,
+    Candidate,
+    Evaluation,
+    Fingerprint,
+    Graph,
+    Profile,
+    Record,
+    Task,
+    TaskFacts,
+    Verdict,
+)
 
 _LOG = logging.getLogger(__name__)
 
@@ -60,6 +72,10 @@ class Prepared(Record):
     """Wall time by part of the preparation, as in an evaluation."""
     builds: dict[str, str] = Field(default={}, repr=False)
     """Its builds by their keys in the cache, where slots may be on machines that do not share it."""
+    program: Program | None = None
+    """By which equal candidates share an evaluation; None where the candidate runs itself."""
+    build: Build | None = None
+    """The record of its build."""
 
 
 class EvaluationReport(Record):

@@ -25,7 +25,8 @@ from kernelforge.evaluation.oracle.client import KnownTasks, Oracle, OracleFacts
 from kernelforge.evaluation.oracle.task_context import public_facts, shape_invariants
 from kernelforge.evaluation.pool import WARM_BYTES, WARM_TASKS, EvaluatorPool, make_compiler
 from kernelforge.evaluation.stages.compile_stage import BuildState, StageFailed, compile_plans, resolve_plans
-from kernelforge.records import Evaluation, Fingerprint, MeasureSettings, Record, Task, TaskFacts
+from kernelforge.evaluation.stages.programs import Program, program_of
+from kernelforge.records import Candidate, Evaluation, Fingerprint, MeasureSettings, Record, Task, TaskFacts
 from kernelforge.sandbox import Zygote
 from kernelforge.workers.base import EvaluationOrder, EvaluationReport, Prepared, TaskContextData, classify, make_report
 
@@ -213,13 +214,20 @@ class CompileWorker:
         with self._call.call():
             try:
                 result = self._prepare(order, started)
+                program = None if isinstance(result, Evaluation) else self._program(order.candidate, result)
             except EvaluationCancelled:
                 raise
             except Exception as error:
                 seconds = time.perf_counter() - started
                 return EvaluationReport(order=order.id, trouble=classify(error), worker_seconds=seconds)
             if isinstance(result, BuildState):
-                return Prepared(order=order.id, seconds=result.seconds, builds=self._shared_builds(result))
+                return Prepared(
+                    order=order.id,
+                    seconds=result.seconds,
+                    builds=self._shared_builds(result),
+                    program=program,
+                    build=result.build,
+                )
             return make_report(order.id, result, None, time.perf_counter() - started)
 
     def _prepare(self, order: EvaluationOrder, started: float) -> Evaluation | BuildState:
@@ -232,6 +240,10 @@ class CompileWorker:
         except StageFailed as failure:
             return concluded(candidate, task, fingerprint, state, failure, time.perf_counter() - started)
         return state
+
+    def _program(self, candidate: Candidate, state: BuildState) -> Program | None:
+        with state.clock("build"):
+            return program_of(candidate, state)
 
     def _shared_builds(self, state: BuildState) -> dict[str, str]:
         """Builds for a machine with another cache; none where they are so large that compiling again is as good."""

@@ -2,7 +2,7 @@
 
 Words in the source: ``WRONG`` has that verdict, ``DIE<n>`` loses its worker the first n times, ``HANG`` never ends,
 ``SLOW`` takes a while, ``TROUBLE`` is trouble that never passes, ``ONCE`` is trouble that passes, ``LACKS`` needs what
-the device lacks, ``BUILD`` ends while it is prepared.
+the device lacks, ``BUILD`` ends while it is prepared, ``ALIKE`` is the program of all that say so.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from kernelforge.client.models import Fault, JobRequest
+from kernelforge.evaluation.stages.programs import Program
 from kernelforge.records import Evaluation, Fingerprint, Profile, Roofline, Task, TaskFacts, Verdict
 from kernelforge.workers.base import (
     EvaluationOrder,
@@ -25,7 +26,7 @@ from kernelforge.workers.base import (
     WorkerDied,
 )
 from tests.agents.prompt_samples import BRIEF
-from tests.support.factories import make_evaluation, make_fingerprint, measured
+from tests.support.factories import make_build, make_evaluation, make_fingerprint, measured
 
 
 def completion(text: str = "v0") -> str:
@@ -123,7 +124,8 @@ class InProcessEngine:
         await asyncio.sleep(0)
         if "BUILD" in order.candidate.source:
             return EvaluationReport(order=order.id, evaluation=self._evaluation(order, Verdict.BUILD))
-        return Prepared(order=order.id, seconds={"build": 0.25})
+        program = Program(digest="alike", kernels=("k",), lines=()) if "ALIKE" in order.candidate.source else None
+        return Prepared(order=order.id, seconds={"build": 0.25}, program=program, build=make_build())
 
     async def evaluate(self, order: EvaluationOrder, slot: str) -> EvaluationReport:
         assert slot in self._names

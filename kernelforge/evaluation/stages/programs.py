@@ -9,7 +9,7 @@ compared PTX does not hold.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import chain, groupby, repeat
 from typing import NamedTuple
@@ -19,6 +19,7 @@ from kernelforge.candidate.resolved import Fill, Launch, Library, Step
 from kernelforge.compile.ptx_text import canonical_ptx
 from kernelforge.evaluation.stages.compile_stage import BuildState
 from kernelforge.records import (
+    Build,
     Candidate,
     Evaluation,
     Profile,
@@ -176,12 +177,16 @@ class Original(NamedTuple):
     program: Program
 
 
-def shared(original: Original, own: Evaluation, program: Program) -> tuple[Evaluation, Profile | None] | None:
+def shared(
+    original: Original, candidate: str, build: Build | None, seconds: Mapping[str, float], program: Program
+) -> tuple[Evaluation, Profile | None] | None:
     """The evaluation of another candidate with the same program, and its profile.
 
     Args:
         original: the evaluation that both share; :func:`may_be_shared` allows it.
-        own: an evaluation of the other candidate, of which candidate, build and seconds are used.
+        candidate: hash of the other candidate.
+        build: of the other candidate.
+        seconds: spent on the other candidate, by part.
         program: of the other candidate.
 
     Returns:
@@ -193,7 +198,7 @@ def shared(original: Original, own: Evaluation, program: Program) -> tuple[Evalu
         return None
     # A rank is of one round alone.
     screening = evaluation.screening and evaluation.screening.model_copy(update={"rank": None})
-    update = {"candidate": own.candidate, "build": own.build, "seconds": own.seconds, "screening": screening}
+    update = {"candidate": candidate, "build": build, "seconds": dict(seconds), "screening": screening}
     return evaluation.model_copy(update={**update, "equals": evaluation.equals or evaluation.key}), profile
 
 

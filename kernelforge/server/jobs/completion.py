@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from kernelforge.client.models import Fault, FaultCode, Job, JobStatus, RewardResult
 from kernelforge.errors import StoreError
+from kernelforge.evaluation.stages.programs import may_be_shared
 from kernelforge.records import Evaluation, Verdict
 from kernelforge.server.base import utc_seconds
 from kernelforge.server.jobs.job_store import Batch, JobEnd, TaskEnd, TaskProgress
@@ -144,12 +145,47 @@ class JobCompletion:
             return
         self._state.counters["evaluated"] += 1
         self._state.counters["failed_at_hidden"] += evaluation.failed_at_hidden
-        now = utc_seconds()
-        stored = Stored(evaluation, report.profile, task.candidate.source, now, task=task.id, profiled=task.profile)
-        self._state.cache.put(task.key, stored)
+        stored = Stored(
+            evaluation,
+            report.profile,
+            task.candidate.source,
+            utc_seconds(),
+            task=task.id,
+            profiled=task.profile,
+            program=task.program if may_be_shared(evaluation) else None,
+        )
+        self._evaluated(task, stored)
+
+    def answer_shared(self, task: EvaluationTask) -> bool:
+        """End a prepared task by the evaluation of an equal candidate; False if there is none that may answer."""
+        key, age = task.shared_key, task.max_age_s
+        if key is None or age is None:
+            return False
+        stored = self._state.cache.shared(key)
+        if stored is None or not stored.answers(profile=task.profile, max_age_s=age, now=utc_seconds()):
+            return False
+        answer = stored.shared_with(task.candidate_hash, task.build, task.prepared, task.program)
+        if answer is None:
+            return False
+        self._state.counters["shared"] += 1
+        source, profiled = task.candidate.source, stored.profiled
+        self._evaluated(task, Stored(*answer, source, stored.finished_at, task=task.id, profiled=profiled))
+        return True
+
+    def _evaluated(self, task: EvaluationTask, stored: Stored) -> None:
+        """End a task, and its jobs, with an evaluation."""
+        shared_key = None if stored.program is None else task.shared_key
+        self._state.cache.put(task.key, stored, shared_key)
         self._state.active.close(task)
-        profile = None if report.profile is None else report.profile.model_dump_json()
-        end = TaskEnd(task.id, "done", now, evaluation.model_dump_json(), profile)
+        end = TaskEnd(
+            task.id,
+            "done",
+            stored.finished_at,
+            stored.evaluation.model_dump_json(),
+            None if stored.profile is None else stored.profile.model_dump_json(),
+            shared_key=shared_key,
+            program=None if stored.program is None else stored.program.model_dump_json(),
+        )
         jobs = [job for job in task.jobs.values() if not job.ending]
         rows = Batch()
         ends: list[End] = []

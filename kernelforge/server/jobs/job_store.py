@@ -40,10 +40,13 @@ CREATE TABLE works (
   finished_at REAL,
   evaluation TEXT,
   profile TEXT,
-  trouble TEXT
+  trouble TEXT,
+  shared_key TEXT,
+  program TEXT CHECK (program IS NULL OR json_valid(program))
 );
 CREATE INDEX works_open ON works(id) WHERE state = 'open';
 CREATE INDEX works_done ON works(key, finished_at) WHERE state = 'done';
+CREATE INDEX works_shared ON works(shared_key, finished_at) WHERE shared_key IS NOT NULL;
 
 CREATE TABLE jobs (
   seq INTEGER PRIMARY KEY,
@@ -203,6 +206,12 @@ CREATE TABLE suspects (
 CREATE INDEX suspects_work ON suspects(work);
 """
 
+_PROGRAMS = """
+ALTER TABLE works ADD COLUMN shared_key TEXT;
+ALTER TABLE works ADD COLUMN program TEXT CHECK (program IS NULL OR json_valid(program));
+CREATE INDEX works_shared ON works(shared_key, finished_at) WHERE shared_key IS NOT NULL;
+"""
+
 UNSET_RUN = (
     "weight = 1 AND min_policy_version IS NULL AND policy_version IS NULL AND max_staleness IS NULL "
     "AND batch_size IS NULL AND training IS NULL AND owner IS NULL"
@@ -224,6 +233,7 @@ SERVER = Schema(
         _SUSPECTS,
         "ALTER TABLE jobs ADD COLUMN reading TEXT CHECK (reading IS NULL OR json_valid(reading));",
         "ALTER TABLE runs ADD COLUMN owner TEXT;",
+        _PROGRAMS,
     ),
 )
 """Schema of ``server.db``. A row of ``tasks`` is a suite's task that a job was evaluated for. A row of ``works`` is an
@@ -323,6 +333,9 @@ class TaskEnd(NamedTuple):
     evaluation: str | None = None
     profile: str | None = None
     trouble: str | None = None
+    shared_key: str | None = None
+    """Key by which it answers for equal candidates; None if it does not."""
+    program: str | None = None
 
 
 class TaskProgress(NamedTuple):
@@ -552,8 +565,8 @@ class JobStore:
         )
         for end in gather("ended_tasks"):
             execute(
-                "UPDATE works SET state = ?, finished_at = ?, evaluation = ?, profile = ?, trouble = ? "
-                "WHERE id = ? AND state = 'open'",
+                "UPDATE works SET state = ?, finished_at = ?, evaluation = ?, profile = ?, trouble = ?, "
+                "shared_key = ?, program = ? WHERE id = ? AND state = 'open'",
                 (*end[1:], end.id),
             )
         _many(

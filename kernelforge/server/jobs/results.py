@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -19,7 +19,8 @@ from pydantic import TypeAdapter
 
 from kernelforge.client.models import Fault, FaultCode, Job, RewardResult, TrainingStage
 from kernelforge.errors import StoreError, UsageError
-from kernelforge.records import Evaluation, Fingerprint, Origin, Profile, Task, Verdict
+from kernelforge.evaluation.stages.programs import Original, Program, shared
+from kernelforge.records import Build, Evaluation, Fingerprint, Origin, Profile, Task, Verdict
 from kernelforge.records.evaluation import without_prediction
 from kernelforge.rewards import POLICIES, Context, components, reward, unscored
 from kernelforge.server.base import DATABASE_NAME, LRUCache
@@ -225,6 +226,7 @@ def _result(policy: str, evaluation: Evaluation, profile: Profile | None, **outc
             "origin": None if performance is None else performance.origin.value,
             "candidate": evaluation.candidate,
             "evaluation": evaluation.key,
+            "equals": evaluation.equals,
             **outcome,
         }
     )
@@ -374,6 +376,8 @@ class Stored(Evaluated):
     """Number of its evaluation task."""
     profiled: bool
     """Whether a profile was requested."""
+    program: Program | None = None
+    """Of an evaluation that answers for equal candidates."""
     results: dict[tuple[str, bool], Scored] = field(default_factory=dict, compare=False)
 
     def answers(self, *, profile: bool, max_age_s: float, now: float) -> bool:
@@ -384,6 +388,14 @@ class Stored(Evaluated):
         performance = self.evaluation.performance
         measured = performance is not None and performance.origin is Origin.MEASURED
         return not measured or now - self.finished_at <= max_age_s
+
+    def shared_with(
+        self, candidate: str, build: Build | None, seconds: Mapping[str, float], program: Program | None
+    ) -> tuple[Evaluation, Profile | None] | None:
+        """The evaluation and profile of an equal candidate; None if this one cannot answer for it."""
+        if self.program is None or program is None:
+            return None
+        return shared(Original(self.evaluation, self.profile, self.program), candidate, build, seconds, program)
 
     def scored_by(self, policy: str, *, profile: bool) -> Scored:
         """The result of a policy, computed once.
@@ -404,7 +416,7 @@ def _without_profile(evaluation: Evaluation) -> Evaluation:
     return evaluation.model_copy(update={"performance": without_prediction(evaluation.performance)})
 
 
-_EVALUATION_COLUMNS = "id, key, evaluation, profile, profiled, source, finished_at"
+_EVALUATION_COLUMNS = "id, key, evaluation, profile, profiled, source, finished_at, program"
 
 
 class EvaluationCache:
@@ -414,6 +426,9 @@ class EvaluationCache:
         self._store = store
         self._by_key: LRUCache[str, Stored] = LRUCache(max_in_memory)
         self.key_filter = KeyFilter("SELECT key FROM works WHERE state = 'done'", store)
+        self._shared: LRUCache[str, str] = LRUCache(max_in_memory)
+        """Keys of evaluations by those that they share with equal candidates."""
+        self._shared_filter = KeyFilter("SELECT shared_key FROM works WHERE shared_key IS NOT NULL", store)
         self._deleting: set[int] = set()
         """Tasks that are being deleted; no new job may refer to them."""
 
@@ -423,15 +438,30 @@ class EvaluationCache:
             stored = self._load("key = ? AND state = 'done' ORDER BY finished_at DESC LIMIT 1", key)
         return stored
 
+    def shared(self, shared_key: str) -> Stored | None:
+        """The newest evaluation that answers for equal candidates."""
+        key = self._shared.get(shared_key)
+        stored = None if key is None else self._by_key.get(key)
+        if (stored is None or stored.program is None) and self._shared_filter.may_have(shared_key):
+            stored = self._load("shared_key = ? ORDER BY finished_at DESC LIMIT 1", shared_key)
+        return stored
+
     def of_task(self, task: int, key: str | None) -> Stored | None:
         """The evaluation of a task; ``key`` is where it may be in memory."""
         cached = None if key is None else self._by_key.get(key)
         return cached if cached is not None and cached.task == task else self._load("id = ? AND state = 'done'", task)
 
-    def put(self, key: str, stored: Stored) -> None:
-        """Cache an evaluation that is, or will be, in the database."""
+    def put(self, key: str, stored: Stored, shared_key: str | None = None) -> None:
+        """Cache an evaluation that is, or will be, in the database.
+
+        Args:
+            shared_key: by which it answers for equal candidates.
+        """
         self._by_key.put(key, stored)
         self.key_filter.add(key)
+        if shared_key is not None:
+            self._shared.put(shared_key, key)
+            self._shared_filter.add(shared_key)
 
     def forget(self, tasks: dict[int, str]) -> None:
         """Drop tasks, given with their keys, from memory."""
@@ -454,7 +484,7 @@ class EvaluationCache:
         rows = self._store.read(f"SELECT {_EVALUATION_COLUMNS} FROM works WHERE {where}", (parameter,))
         if not rows or rows[0][0] in self._deleting:
             return None
-        task, key, evaluation, profile, profiled, source, finished_at = rows[0]
+        task, key, evaluation, profile, profiled, source, finished_at, program = rows[0]
         try:
             with readable(self._store.path, f"evaluation {task}"):
                 stored = Stored(
@@ -464,6 +494,7 @@ class EvaluationCache:
                     profiled=bool(profiled),
                     source=None if source is None else as_text(source),
                     finished_at=float(finished_at),
+                    program=None if program is None else Program.model_validate_json(program),
                 )
         except StoreError as error:
             _LOG.warning("a stored evaluation cannot be used and is repeated: %s", error)

@@ -1,8 +1,9 @@
 """Dispatch of queued evaluations to workers: a fair queue, preparation, slots, retries.
 
-A task goes queued → preparing (on CPU cores) → ready → evaluating (on a slot) → over. Few tasks are beyond the queue
-at a time, because a more urgent one can overtake them only in the queue. The task of a worker that died goes next, up
-to :data:`MAX_DEATHS` times.
+A task goes queued → preparing (on CPU cores) → ready → evaluating (on a slot) → over. One whose candidate equals that
+of another task but for names waits for it, and ends with its evaluation if that may be shared. Few tasks are beyond the
+queue at a time, because a more urgent one can overtake them only in the queue. The task of a worker that died goes
+next, up to :data:`MAX_DEATHS` times.
 """
 
 from __future__ import annotations
@@ -269,6 +270,10 @@ class Scheduler:
         self._retries: deque[EvaluationTask] = deque()
         """Tasks to prepare again, before those of the queue."""
         self._ready: deque[EvaluationTask] = deque()
+        self._first: dict[str, EvaluationTask] = {}
+        """Tasks that wait for a slot or have one, by the keys that equal ones share."""
+        self._equal: dict[str, list[EvaluationTask]] = {}
+        """Equal ones, which wait for them."""
         self._preparing: set[asyncio.Task[None]] = set()
         self._evaluating: dict[asyncio.Task[None], str] = {}
         """Busy slots, by the calls that use them."""
@@ -307,6 +312,7 @@ class Scheduler:
         if task.call is not None:
             self._counters["freed"] += 1
             task.call.cancel()
+        self._leave(task)
         self._wake.set()
 
     def rate(self) -> float | None:
@@ -347,6 +353,7 @@ class Scheduler:
                 self._fill_slots()
                 self._fill_preparation()
                 waiting = len(self.queue) + len(self._retries) + len(self._ready)
+                waiting += sum(map(len, self._equal.values()))
                 self._engine.demand(waiting + len(self._calls))
             except Exception:
                 _LOG.exception("tasks could not be dispatched; trying again in a second")
@@ -411,8 +418,36 @@ class Scheduler:
             self._reported(task, report)
         elif report is not None:
             task.call, task.prepared, task.builds = None, report.seconds, report.builds
+            task.program, task.build = report.program, report.build
+            self._enter(task)
+
+    def _enter(self, task: EvaluationTask) -> None:
+        """Let a prepared task wait for a slot, or for an equal one; or end it by the evaluation of an equal one."""
+        try:
+            if self._completion.answer_shared(task):
+                task.phase = "over"
+                return
+        except Exception:  # its jobs must end nevertheless
+            _LOG.exception("task %d cannot share an evaluation, and is evaluated itself", task.id)
+            task.max_age_s = None
+        key = None if task.max_age_s is None else task.shared_key
+        if key is not None and self._first.setdefault(key, task) is not task:
+            self._equal.setdefault(key, []).append(task)
+        else:
             self._ready.append(task)
-            self._move(task, "ready")
+        self._move(task, "ready")
+
+    def _leave(self, task: EvaluationTask) -> None:
+        """Enter those again that wait for an equal task, once that is over, or begins again."""
+        key = task.shared_key
+        if key is None:
+            return
+        if task in self._equal.get(key, ()):
+            self._equal[key].remove(task)
+        if self._first.get(key) is task:
+            del self._first[key]
+            for equal in self._equal.pop(key, ()):
+                self._enter(equal)
 
     async def _evaluate(self, task: EvaluationTask, slot: str) -> None:
         report = await self._limited(task, self._engine.evaluate(task.order(), slot))
@@ -456,11 +491,13 @@ class Scheduler:
         else:
             task.phase = "over"
             self._completion.task_lost(task, f"{task.deaths} workers were lost with it; the last: {message}")
+            self._leave(task)
 
     def _repeat(self, task: EvaluationTask) -> None:
         task.call = None
         self._retries.append(task)
         self._move(task, "queued")
+        self._leave(task)
 
     def _reported(self, task: EvaluationTask, report: EvaluationReport) -> None:
         if report.trouble is not None and report.trouble.retryable:
@@ -479,6 +516,7 @@ class Scheduler:
             _LOG.exception("the evaluation of task %d cannot be used", task.id)
             trouble = Fault(code="internal", message=f"{type(error).__name__}: {error}")
             self._completion.task_reported(task, EvaluationReport(order=report.order, trouble=trouble))
+        self._leave(task)
 
     def _learn_cost(self, task: EvaluationTask) -> None:
         digest = task.registered.digest

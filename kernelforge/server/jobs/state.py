@@ -17,7 +17,8 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 from pydantic import Field, FiniteFloat, NonNegativeInt, TypeAdapter
 
 from kernelforge.client.models import Job, JobStatus, RewardResult, TrainingStage
-from kernelforge.records import Candidate, Record, evaluation_key
+from kernelforge.evaluation.stages.programs import Program
+from kernelforge.records import Build, Candidate, Fingerprint, Record, evaluation_key
 from kernelforge.rewards import DEFAULT_POLICY
 from kernelforge.server.base import Caller, RequestRejected, utc_seconds
 from kernelforge.server.jobs.exemplars import CAPACITY, ExemplarKey, exemplar_of
@@ -121,6 +122,8 @@ class EvaluationTask:
     candidate: Candidate
     candidate_hash: str
     profile: bool
+    fingerprint: Fingerprint
+    """Of the evaluation that was asked for."""
     jobs: dict[str, ActiveJob] = field(default_factory=dict)
     phase: Phase = "queued"
     tries: int = 0
@@ -136,12 +139,24 @@ class EvaluationTask:
     """Seconds spent on its preparation, by part."""
     builds: dict[str, str] = field(default_factory=dict, repr=False)
     """Its builds, where machines have a cache each."""
+    program: Program | None = None
+    """By which equal candidates share an evaluation; None until it is prepared."""
+    build: Build | None = None
+    max_age_s: float | None = None
+    """Oldest measured time of an equal candidate that may answer; None where it has to run itself."""
     charge: Charge | None = None
     """What its runs paid for it."""
     call: asyncio.Task[None] | None = None
     """The engine's call in progress."""
     passed_over: int = 0
     """How often a later task got a slot first, because its oracle was warm there."""
+
+    @property
+    def shared_key(self) -> str | None:
+        """Key that it has in common with equal candidates; None until it is prepared."""
+        if self.program is None:
+            return None
+        return evaluation_key(self.program.digest, self.registered.digest, self.fingerprint)
 
     @property
     def size(self) -> int:
@@ -545,6 +560,7 @@ def _task(row: _TaskRow, registered: Registered, engine: Engine) -> EvaluationTa
         candidate=candidate,
         candidate_hash=row.candidate,
         profile=row.profiled,
+        fingerprint=fingerprint,
         tries=row.tries,
         deaths=row.deaths,
         started_at=row.started_at,

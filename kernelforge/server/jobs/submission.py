@@ -357,9 +357,13 @@ class Submission:
         stored = None if request.fresh and not rejected else self._state.cache.newest(parsed.completion.key)
         if stored is None or rejected:
             return stored
+        age = self._max_age_s(request)
+        return stored if age is not None and stored.answers(profile=request.profile, max_age_s=age, now=now) else None
+
+    def _max_age_s(self, request: JobRequest) -> float | None:
+        """Oldest measured time that may answer a request; None where it has to be evaluated."""
         limit = self._state.settings.max_measured_age_s
-        age = limit if request.max_age_s is None else min(request.max_age_s, limit)
-        return stored if stored.answers(profile=request.profile, max_age_s=age, now=now) else None
+        return None if request.fresh else limit if request.max_age_s is None else min(request.max_age_s, limit)
 
     def _needs_candidate(self, parsed: ParsedRequest) -> bool:
         """Whether a request will be evaluated and its candidate is missing, because the parse came from a cache."""
@@ -413,11 +417,20 @@ class Submission:
             registered = completion.registered
             into.batch.task_texts.append(TaskText(registered.digest, registered.task.model_dump_json()))
             task = EvaluationTask(
-                row.id, row.key, completion.registered, candidate, completion.candidate, request.profile
+                row.id,
+                row.key,
+                completion.registered,
+                candidate,
+                completion.candidate,
+                request.profile,
+                self._engine.fingerprint,
+                max_age_s=self._max_age_s(request),
             )
         else:
             self._state.counters["joined"] += 1
             task.profile = task.profile or request.profile
+            age = self._max_age_s(request)
+            task.max_age_s = None if age is None or task.max_age_s is None else min(task.max_age_s, age)
         active = ActiveJob(
             self._job(parsed, now),
             seq=self._new_seq(),

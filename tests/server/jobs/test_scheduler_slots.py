@@ -15,15 +15,14 @@ from kernelforge.server.jobs.scheduler import MAX_PASSED_OVER, FairQueue, match
 from kernelforge.server.jobs.state import Deadlines, EvaluationTask, OwnedRun
 from kernelforge.workers.base import Slot
 from tests.server.service_tools import CALLER, accepted, serving, until
-from tests.support.factories import make_candidate, make_task
+from tests.support.factories import make_candidate, make_fingerprint, make_task
 from tests.support.inprocess_engine import InProcessEngine, request
 
 
 def work(number: int, task: str) -> EvaluationTask:
     candidate = make_candidate(str(number))
-    return EvaluationTask(
-        number, f"key{number}", Registered(f"core/{task}", make_task(), task), candidate, candidate.hash, False
-    )
+    registered = Registered(f"core/{task}", make_task(), task)
+    return EvaluationTask(number, f"key{number}", registered, candidate, candidate.hash, False, make_fingerprint())
 
 
 def slot(name: str, *warm: str) -> Slot:

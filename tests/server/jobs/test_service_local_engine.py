@@ -72,6 +72,11 @@ async def test_rewards_come_from_real_workers_also_after_a_job_was_cancelled(tmp
         assert service.stored(right.id).evaluation.key == right.result.evaluation
         assert (wrong.result.verdict, wrong.result.reward) == ("WRONG", 0)
         assert (broken.result.verdict, broken.result.reward) == ("BUILD", 0)
+        renamed = f"// The same.\n\n{KERNEL.replace('int n', 'int count').replace('i < n', 'i < count')}"
+        [equal] = await ended(service, job_request(renamed, profile=True))
+        assert equal.result.equals == right.result.evaluation
+        assert equal.result.reward == right.result.reward
+        assert service.stored(equal.id).source.strip() == renamed.strip()
         model, wrong_model = await ended(
             service,
             JobRequest(task="mine/axpy", completion=reply_of(model_new()), profile=True),

@@ -26,6 +26,72 @@ async def test_equal_candidates_of_a_group_are_evaluated_once(tmp_path: Path) ->
         assert not any(job.result.cached for job in jobs)
 
 
+async def test_candidates_equal_but_for_names_share_an_evaluation_also_after_a_restart(tmp_path: Path) -> None:
+    engine = InProcessEngine(slots=4)
+    engine.gate.clear()
+    async with serving(tmp_path, engine) as service:
+        jobs = await accepted(service, *[request(f"ALIKE {index}", profile=True) for index in range(6)], request())
+        await until(lambda: len(engine.prepared) == 7)
+        engine.gate.set()
+        results = [job.result for job in await service.wait([job.id for job in jobs], None, 60.0)]
+        assert len(engine.evaluated) == 2
+        alike = [result for result in results if result.equals is not None]
+        [original] = {result.equals for result in alike}
+        assert len(alike) == 5
+        assert original in {result.evaluation for result in results if result.equals is None}
+        assert len({result.candidate for result in results}) == 7
+        assert len({result.reward for result in results}) == 1
+        assert service.counters["shared"] == 5
+        for index, job in enumerate(jobs[:6]):
+            stored = service.stored(job.id)
+            assert stored is not None
+            assert f"ALIKE {index}" in (stored.source or "")
+            assert stored.profile is not None
+    engine = InProcessEngine()
+    async with serving(tmp_path, engine) as service:
+        [later] = await ended(service, request("ALIKE again"))
+        assert engine.evaluated == []
+        assert later.result.equals == original
+        [cached] = await accepted(service, request("ALIKE again"))
+        assert cached.result.cached
+
+
+async def test_equal_candidates_run_themselves_where_that_is_asked_or_the_first_has_no_result(tmp_path: Path) -> None:
+    engine = InProcessEngine()
+    async with serving(tmp_path, engine) as service:
+        jobs = await ended(service, request("ALIKE TROUBLE"), request("ALIKE b"))
+        assert [job.result.outcome for job in jobs] == ["infra_error", "scored"]
+        assert jobs[1].result.equals is None
+        [profiled] = await ended(service, request("ALIKE c", profile=True))
+        assert profiled.result.equals is None, "there was no profile to share"
+        [fresh] = await ended(service, request("ALIKE d", profile=True, fresh=True))
+        assert fresh.result.equals is None
+        [shared] = await ended(service, request("ALIKE e", profile=True))
+        assert shared.result.equals is not None
+
+
+async def test_an_equal_candidate_whose_first_is_cancelled_runs_itself(tmp_path: Path) -> None:
+    engine = InProcessEngine()
+    engine.gate.clear()
+    async with serving(tmp_path, engine) as service:
+        first, second = await accepted(service, request("ALIKE 1"), request("ALIKE 2"))
+        await until(lambda: engine.evaluated and len(engine.prepared) == 2)
+        await service.cancel([first.id], CALLER)
+        engine.gate.set()
+        [job] = await service.wait([second.id], None, 60.0)
+        assert job.result.equals is None
+        assert job.result.outcome == "scored"
+
+
+async def test_a_measured_time_that_is_too_old_answers_for_no_equal_candidate(tmp_path: Path) -> None:
+    async with serving(tmp_path, InProcessEngine(measures=True)) as service:
+        await ended(service, request("ALIKE 1"))
+        [young, old] = await ended(service, request("ALIKE 2", max_age_s=3600), request("ALIKE 3", max_age_s=0))
+        assert young.result.equals is not None
+        assert service.stored(young.id).finished_at < young.finished_at, "it is as old as the one that ran"
+        assert old.result.equals is None
+
+
 async def test_the_same_candidate_for_another_task_is_another_work(tmp_path: Path) -> None:
     engine = InProcessEngine()
     async with serving(tmp_path, engine) as service:
