@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any, Literal
 
 from pydantic import ValidationError
@@ -118,16 +119,19 @@ class ModelNewChild(Closing):
         self._child = zygote.spawn(limits)
         self._call({"op": "start", "device": device, "threads": _THREADS}, (), build_s)
 
-    def load(self, source: str) -> None:
+    def load(self, source: str, most_s: float = inf) -> None:
         """Run the candidate's file.
+
+        Args:
+            most_s: wait no longer than this.
 
         Raises:
             ModelNewFault: as every call here: the candidate is refused, failed, or ended its process.
         """
         self._lines = source.count("\n") + 1
-        self._call({"op": "load", "source": source}, (), self._build_s)
+        self._call({"op": "load", "source": source}, (), min(self._build_s, most_s))
 
-    def construct(self, init: Init, facts: SizeFacts, copies: int = 1) -> tuple[str, ...]:
+    def construct(self, init: Init, facts: SizeFacts, copies: int = 1, most_s: float = inf) -> tuple[str, ...]:
         """Make one ModelNew for each set; returns what is to be said of where weights went."""
         weights = [
             {"name": weight.name, "kind": weight.kind, "aliases": weight.aliases}
@@ -135,7 +139,7 @@ class ModelNewChild(Closing):
             for weight in facts.weights
         ]
         request = {"op": "construct", "init": init.value, "weights": weights, "copies": copies}
-        frame = self._call(request, init.blobs, self._build_s)
+        frame = self._call(request, init.blobs, min(self._build_s, most_s))
         with _read_as_hostile():
             return tuple(str(note)[:500] for note in frame.data["notes"][:16])
 

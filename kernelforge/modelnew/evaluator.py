@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from importlib.metadata import version
+from math import inf
 from typing import Final
 
 from kernelforge.devices import check_device, default_device
@@ -62,6 +63,9 @@ CPU = "cpu"
 EVALUATION_SECONDS: Final = 300.0
 """One evaluation that takes longer than this, loading and constructing aside, is ended: ``TIMEOUT``."""
 
+SERVED_BUILD_SECONDS: Final = 400.0
+"""All loading and constructing of one candidate on a reward server, which gives a worker 900 s for it all."""
+
 CPU_LIMITS: Final = Limits(
     wall_s=60.0, cpu_s=1800.0, memory_bytes=8 << 30, tmp_bytes=256 << 20, processes=8, file_bytes=64 << 20
 )
@@ -102,6 +106,7 @@ class ModelNewEvaluator:
         fingerprint: of this machine; on the CPU its device kind is ``cpu``. Its evaluator becomes this lane's.
         limits: of one candidate's process.
         build_s: longest wait for the candidate's file or constructor, which may call a compiler.
+        builds_s: longest wait for all of these together, at every size.
         run_s: longest wait for one call of ``forward``.
         gpu: the GPU that ``device`` is, to time correct candidates on; None times nothing. The oracle must be on the
             same GPU, for baselines.
@@ -121,6 +126,7 @@ class ModelNewEvaluator:
         *,
         limits: Limits | None = None,
         build_s: float | None = None,
+        builds_s: float = inf,
         run_s: float = 30.0,
         gpu: Device | None = None,
         settings: MeasureSettings | None = None,
@@ -135,6 +141,7 @@ class ModelNewEvaluator:
         limits = limits or (GPU_LIMITS if on_gpu else CPU_LIMITS)
         self._limits = replace(limits, reply_bytes=min(limits.reply_bytes, reply_bytes(self.facts.sizes)))
         self._build_s = build_s if build_s is not None else (600.0 if on_gpu else 60.0)
+        self._builds_s = builds_s
         self._run_s = run_s
         if gpu is not None and not on_gpu:
             raise ValueError("times come from a GPU; the CPU has none to record")
@@ -235,12 +242,18 @@ class ModelNewEvaluator:
         text, remarks = at_size(source, size)
         try:
             with work.clock("build"):
-                child.load(text)
-                return (*child.construct(init, self.facts.at(size.name)), *remarks)
+                child.load(text, self._left_to_build(work))
+            with work.clock("build"):
+                notes = child.construct(init, self.facts.at(size.name), most_s=self._left_to_build(work))
+            return (*notes, *remarks)
         except ModelNewFault as fault:
             stage: Stage = "policy" if fault.kind in ("policy", "forged") else "compile"
             verdict = _VERDICTS[fault.kind]
             raise StageFailed(verdict, stage, reason_at(verdict, size, _reason(fault))) from fault
+
+    def _left_to_build(self, work: EvaluationState) -> float:
+        """Seconds that are left for loading and constructing, never less than a moment."""
+        return max(self._builds_s - work.seconds.get("build", 0.0), 0.1)
 
     def _init_at(self, size: Size) -> Init:
         if size.name not in self._init:
@@ -323,6 +336,7 @@ class ModelNewEvaluators(Closing):
         pool: a pool of others, in place of ``device``: its GPU, or torch on the CPU where its device is emulated, with
             its oracles and settings. It stays open.
         warm_bytes: memory that an oracle may hold between two evaluations.
+        builds_s: longest wait for all loading and constructing of one candidate.
 
     Raises:
         SandboxError: no jail works here and ``allow_unconfined`` is false.
@@ -337,7 +351,9 @@ class ModelNewEvaluators(Closing):
         allow_unconfined: bool = False,
         pool: EvaluatorPool | None = None,
         warm_bytes: int = WARM_BYTES,
+        builds_s: float = inf,
     ) -> None:
+        self._builds_s = builds_s
         self._stack = ExitStack()
         if pool is None:
             self.device = modelnew_device(device, measure, allow_unconfined=allow_unconfined)
@@ -390,10 +406,17 @@ class ModelNewEvaluators(Closing):
         pool = self._pool
         oracle = Oracle(self._oracles, task) if pool is None else pool.oracle(task, cached=pool.known_tasks.of(task))
         if pool is None or self.device == CPU:
-            return ModelNewEvaluator(task, oracle, self._candidates, "cpu", self.fingerprint)
+            return ModelNewEvaluator(task, oracle, self._candidates, "cpu", self.fingerprint, builds_s=self._builds_s)
         gpu = pool.device
         return ModelNewEvaluator(
-            task, oracle, self._candidates, "cuda", self.fingerprint, gpu=gpu, settings=self._settings
+            task,
+            oracle,
+            self._candidates,
+            "cuda",
+            self.fingerprint,
+            builds_s=self._builds_s,
+            gpu=gpu,
+            settings=self._settings,
         )
 
     def evaluate(

@@ -341,9 +341,11 @@ class DeviceWorker(CompileWorker):
             opened = pool.device
             self._modelnew = None
             if settings.modelnew:
-                from kernelforge.modelnew.evaluator import ModelNewEvaluators
+                from kernelforge.modelnew.evaluator import SERVED_BUILD_SECONDS, ModelNewEvaluators
 
-                self._modelnew = ModelNewEvaluators(pool=pool, warm_bytes=settings.warm_bytes // WARM_TASKS)
+                self._modelnew = ModelNewEvaluators(
+                    pool=pool, warm_bytes=settings.warm_bytes // WARM_TASKS, builds_s=SERVED_BUILD_SECONDS
+                )
             target = Target(
                 fingerprint=pool.fingerprint,
                 description=dict(opened.describe()),

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 import pytest
 
 from kernelforge.modelnew.client import ModelNewChild, ModelNewOutput
+from kernelforge.modelnew.evaluator import EVALUATION_SECONDS, SERVED_BUILD_SECONDS, ModelNewEvaluator
 from kernelforge.records import Verdict
+from kernelforge.server.jobs.state import JobServiceSettings
 from tests.modelnew.modelnew_setup import HONEST, Judge, forward
 
 
@@ -92,6 +94,16 @@ def test_a_hang_is_a_timeout(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> N
         patch.setattr(ModelNewChild, "run", impatient)
         judge(forward("while True: pass"), Verdict.TIMEOUT, "no end of 'run' within 1 s")
     judge(HONEST)
+
+
+def test_loading_at_every_size_together_has_a_limit_that_fits_into_a_servers(
+    judge: Judge, evaluator: ModelNewEvaluator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(evaluator, "_builds_s", 3.0)
+        judge(f"import time\ntime.sleep(2)\n{HONEST}", Verdict.TIMEOUT)
+    judge(HONEST)
+    assert JobServiceSettings().worker_limit_s - 120 > SERVED_BUILD_SECONDS + EVALUATION_SECONDS
 
 
 def test_too_much_memory_is_a_limit(judge: Judge) -> None:

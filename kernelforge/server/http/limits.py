@@ -393,7 +393,9 @@ class LongPollLimiter:
                     return
         finally:
             closed.cancel()
-            if upcoming is not None and not upcoming.done():
+            if upcoming is not None and upcoming.done() and not upcoming.cancelled():
+                upcoming.exception()  # mark it as retrieved: a cancelled wait does not see the end of the jobs
+            elif upcoming is not None:
                 upcoming.cancel()
                 with suppress(asyncio.CancelledError, StopAsyncIteration):
                     await upcoming

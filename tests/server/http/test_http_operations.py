@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import io
 import json
 import logging
@@ -182,6 +183,31 @@ class NeverDone(MinimalService):
     async def drain(self) -> None:
         self.state = "draining"
         await asyncio.Event().wait()
+
+
+async def test_a_stream_that_is_cancelled_as_its_jobs_end_leaves_no_error_behind() -> None:
+    ended, errors = asyncio.Event(), []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: errors.append(context))
+
+    async def jobs() -> AsyncIterator[Job]:
+        await ended.wait()
+        return
+        yield
+
+    async def follow() -> None:
+        async for _ in LongPollLimiter(1).until_closed(jobs()):
+            pass
+
+    following = asyncio.create_task(follow())
+    await asyncio.sleep(0.01)
+    ended.set()
+    await asyncio.sleep(0)
+    following.cancel()
+    await asyncio.wait((following,))
+    assert following.cancelled()
+    del following
+    gc.collect()
+    assert errors == []
 
 
 @pytest.mark.parametrize("second", [True, False])
