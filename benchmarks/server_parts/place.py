@@ -207,13 +207,13 @@ class Server:
         return cpu_s_of(self.process.pid)
 
     def workers_bytes(self) -> int:
-        """Memory of all workers and of their children now; what processes share is counted once."""
+        """Memory of all workers, the oracle host and their children now; what processes share is counted once."""
         children: dict[int, list[int]] = {}
         for entry in Path("/proc").iterdir():
             with contextlib.suppress(OSError, IndexError, ValueError):
                 parent = (entry / "stat").read_text().rpartition(")")[2].split()[1]
                 children.setdefault(int(parent), []).append(int(entry.name))
-        pids, total = self.workers(), 0
+        pids, total = self._children(b"kernelforge.workers", b"kernelforge.evaluation.oracle.host"), 0
         while pids:
             pid = pids.pop()
             pids += children.get(pid, [])
@@ -224,13 +224,18 @@ class Server:
 
     def workers(self) -> list[int]:
         """Process ids of the workers that are children of the gateway."""
+        return self._children(b"kernelforge.workers")
+
+    def _children(self, *modules: bytes) -> list[int]:
+        """Process ids of children of the gateway whose command line names one of these modules."""
         assert self.process is not None
         pids = []
         for entry in Path("/proc").iterdir():
             if entry.name.isdecimal():
                 with contextlib.suppress(OSError, IndexError):
                     stat = (entry / "stat").read_text().rpartition(")")[2].split()
-                    if int(stat[1]) == self.process.pid and b"kernelforge.workers" in (entry / "cmdline").read_bytes():
+                    command = (entry / "cmdline").read_bytes()
+                    if int(stat[1]) == self.process.pid and any(module in command for module in modules):
                         pids.append(int(entry.name))
         return pids
 

@@ -23,6 +23,7 @@ from kernelforge.devices.gpu_locks import GpuLocks, parse_devices
 from kernelforge.errors import DeviceError, EvaluationCancelled
 from kernelforge.evaluation.evaluator import EVALUATOR_VERSION, Evaluator
 from kernelforge.evaluation.oracle.client import KnownTasks, Oracle, OracleFacts
+from kernelforge.evaluation.oracle.shared import SharedOracles
 from kernelforge.evaluation.stages.screening import Screen
 from kernelforge.hardware.specs import EMULATED, SPECS, figures_digest
 from kernelforge.prediction.correction import ModelErrors
@@ -165,6 +166,7 @@ class EvaluatorPool(Closing):
             :data:`COMPILE_LIMITS` allows. Verdicts hang on both, so every fingerprint names what is not the default.
         warm_tasks: most tasks that :attr:`evaluators` keeps warm.
         warm_bytes: memory that their oracles may hold together between two evaluations.
+        oracles: socket of the machine's oracle host, whose oracles serve emulated devices; None for oracles of its own.
 
     Raises:
         SandboxError: no jail works here and ``allow_unconfined`` is false.
@@ -185,6 +187,7 @@ class EvaluatorPool(Closing):
         compile_limit_s: float | None = None,
         warm_tasks: int = WARM_TASKS,
         warm_bytes: int = WARM_BYTES,
+        oracles: Path | None = None,
     ) -> None:
         self.name = device
         """The devices, as they were asked for."""
@@ -204,7 +207,8 @@ class EvaluatorPool(Closing):
         for name, why in unusable.items():
             self._quarantine(name, why)
         self._screens: dict[str, Device] = {}
-        self._oracle_zygotes: dict[str, Zygote] = {}
+        self._oracle_zygotes: dict[str, Zygote | SharedOracles] = {}
+        self._oracle_host = oracles
         self.known_tasks = KnownTasks()
         """Facts that oracles computed; later oracles of the same task start with them."""
         self._screened_tasks = KnownTasks()
@@ -265,9 +269,11 @@ class EvaluatorPool(Closing):
         where = "cuda:0" if target.kind == "cuda" else "cpu"
         return Oracle(self._oracle_zygote(target), task, threads=self._threads, device=where, cached=cached)
 
-    def _oracle_zygote(self, device: Device) -> Zygote:
+    def _oracle_zygote(self, device: Device) -> Zygote | SharedOracles:
         with self._lock:
             zygote = self._oracle_zygotes.get(device.name)
+            if zygote is None and self._oracle_host is not None and device.kind == "emulated":
+                zygote = self._oracle_zygotes[device.name] = SharedOracles(self._oracle_host)
             if zygote is None:
                 zygote = Zygote(
                     "gpu-oracle" if device.kind == "cuda" else "oracle",

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Literal, TypedDict, Unpack
+from typing import Any, Literal, TypedDict, Unpack
 
 from kernelforge.devices.gpu_locks import parse_devices
 from kernelforge.errors import KernelForgeError, UsageError
@@ -25,7 +25,7 @@ from kernelforge.workers.base import (
     WorkerDied,
 )
 from kernelforge.workers.roles import Target, WorkerSettings
-from kernelforge.workers.slot import WorkerSlot
+from kernelforge.workers.slot import OracleHostProcess, WorkerSlot
 
 
 class WorkerOptions(TypedDict, total=False):
@@ -260,7 +260,13 @@ class LocalEngine(WorkerPoolEngine):
             counts={"slots": slots, "compilers": compilers},
             options=options,
         )
-        share = {"warm_bytes": _memory_bytes() // (3 * slot_count)}
+        self.oracles: OracleHostProcess | None = None
+        """What the workers share; None on GPUs, where each has an oracle on its own."""
+        share: dict[str, Any] = {"warm_bytes": _memory_bytes() // (3 * slot_count)}
+        if not on_gpu:
+            unconfined = self._settings.allow_unconfined
+            self.oracles = OracleHostProcess(allow_unconfined=unconfined, most_bytes=_memory_bytes() // 3)
+            self._settings = self._settings.model_copy(update={"oracles": self.oracles.address})
         labels = names if on_gpu else [f"{names[0]}#{number + 1}" for number in range(slot_count)]
         for label in labels:
             settings = self._settings.model_copy(update={"device": label.partition("#")[0], **share})
@@ -268,6 +274,8 @@ class LocalEngine(WorkerPoolEngine):
         self._compilers = [f"compiler#{n + 1}" for n in range(compilers or max(cores // _CORES_PER_COMPILER, 1))]
 
     async def start(self) -> None:
+        if self.oracles is not None:
+            self.oracles.open()
         for worker_slot in self._worker_slots.values():
             self._open(worker_slot)
         try:
@@ -280,6 +288,11 @@ class LocalEngine(WorkerPoolEngine):
         for compile_slot in self._compile_slots.values():
             self._open(compile_slot)
         self._change.set()
+
+    async def close(self) -> None:
+        await super().close()
+        if self.oracles is not None:
+            await self.oracles.close()
 
     @property
     def preparing(self) -> int:

@@ -22,6 +22,7 @@ from kernelforge.compile.cache import Artifact, decoded, encoded
 from kernelforge.errors import EvaluationCancelled, UnsupportedError
 from kernelforge.evaluation.evaluator import EvaluationResult, concluded
 from kernelforge.evaluation.oracle.client import KnownTasks, Oracle, OracleFacts
+from kernelforge.evaluation.oracle.shared import SharedOracles
 from kernelforge.evaluation.oracle.task_context import public_facts, shape_invariants
 from kernelforge.evaluation.pool import WARM_BYTES, WARM_TASKS, EvaluatorPool, make_compiler
 from kernelforge.evaluation.stages.compile_stage import BuildState, StageFailed, compile_plans, resolve_plans
@@ -136,6 +137,8 @@ class WorkerSettings(Record):
     """Whether builds travel with the orders, because machines have a cache each."""
     modelnew: bool = False
     """Whether candidates of lane ``modelnew`` are run."""
+    oracles: Path | None = None
+    """Socket of the machine's oracle host; None for oracles of its own."""
 
 
 class CompileWorker:
@@ -156,7 +159,7 @@ class CompileWorker:
         compiler: Compiler,
         open_oracle: Callable[[Task, OracleFacts], Oracle],
         tasks: KnownTasks,
-        zygote: Zygote | None = None,
+        zygote: Zygote | SharedOracles | None = None,
         *,
         share_builds: bool = False,
     ) -> None:
@@ -178,7 +181,8 @@ class CompileWorker:
         """
         assert settings.target is not None
         unconfined, threads = settings.allow_unconfined, settings.threads
-        zygote = Zygote("oracle", allow_unconfined=unconfined)
+        host = settings.oracles
+        zygote = SharedOracles(host) if host else Zygote("oracle", allow_unconfined=unconfined)
         compiler = make_compiler(settings.cache, allow_unconfined=unconfined, limit_s=settings.compile_limit_s)
         worker = cls(
             settings.target,
@@ -335,6 +339,7 @@ class DeviceWorker(CompileWorker):
             compile_limit_s=settings.compile_limit_s,
             warm_tasks=settings.warm_tasks,
             warm_bytes=settings.warm_bytes,
+            oracles=settings.oracles,
         )
         try:
             pool.start()

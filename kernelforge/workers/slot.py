@@ -8,16 +8,20 @@ import itertools
 import json
 import logging
 import os
+import secrets
 import socket
 import sys
+import tempfile
 from abc import ABC, abstractmethod
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 from kernelforge import errors
 from kernelforge.errors import EvaluationCancelled, KernelForgeError
 from kernelforge.sandbox.policy import import_path
+from kernelforge.utils.tree_cleanup import remove_tree
 from kernelforge.workers.base import Slot, SlotState, WorkerDied, packed, read
 from kernelforge.workers.roles import Target, WorkerSettings
 from kernelforge.workers.worker_main import CLOSING_S
@@ -220,6 +224,67 @@ class Worker(WorkerHandle):
                 _LOG.warning("worker %s: %s", self.name, line.decode(errors="replace"))
         if rest:
             _LOG.warning("worker %s: %s", self.name, rest.decode(errors="replace"))
+
+
+_HOST_START = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
+    "from kernelforge.evaluation.oracle.host import main; main(int(sys.argv[1]), sys.argv[3])"
+)
+
+
+class OracleHostProcess:
+    """Keeps the process running whose oracles the workers of this machine share. Its socket outlives it: workers that
+    connect while it is replaced wait for the next.
+
+    Args:
+        allow_unconfined: run oracles without a jail if none works.
+        most_bytes: memory that oracles without work may hold together.
+    """
+
+    def __init__(self, *, allow_unconfined: bool, most_bytes: int) -> None:
+        self._settings = json.dumps({"allow_unconfined": allow_unconfined, "most_bytes": most_bytes})
+        self._folder = Path(tempfile.gettempdir(), f"kernelforge-oracles-{secrets.token_hex(8)}")
+        self.address = self._folder / "socket"
+        self.process: Process | None = None
+        self._supervisor: asyncio.Task[None] | None = None
+
+    def open(self) -> None:
+        """Start the process, and a new one whenever it ends."""
+        self._folder.mkdir(mode=0o700)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listener.bind(str(self.address))
+        listener.listen(socket.SOMAXCONN)
+        self._supervisor = asyncio.create_task(self._supervise(listener))
+
+    async def close(self) -> None:
+        """End the process and its oracles."""
+        if self._supervisor is not None:
+            self._supervisor.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._supervisor
+        remove_tree(str(self._folder))
+
+    async def _supervise(self, listener: socket.socket) -> None:
+        try:
+            while True:
+                self.process = await asyncio.create_subprocess_exec(
+                    sys.executable, "-I", "-c", _HOST_START, str(listener.fileno()), json.dumps(import_path()),
+                    self._settings,
+                    env={variable: os.environ[variable] for variable in ENVIRONMENT if variable in os.environ},
+                    pass_fds=[listener.fileno()],
+                    stdin=DEVNULL,
+                    stdout=DEVNULL,
+                    cwd="/",
+                    start_new_session=True,
+                )  # fmt: skip
+                status = await self.process.wait()
+                _LOG.warning("the host of the oracles ended with status %d and is replaced", status)
+                await asyncio.sleep(_BACKOFF_S)
+        finally:
+            listener.close()
+            if self.process is not None and self.process.returncode is None:
+                self.process.kill()
+                await self.process.wait()
 
 
 def error_from(reply: dict[str, str]) -> KernelForgeError:

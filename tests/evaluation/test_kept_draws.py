@@ -9,9 +9,11 @@ import pytest
 
 from kernelforge.errors import UsageError
 from kernelforge.evaluation import Evaluator, EvaluatorPool
+from kernelforge.evaluation.oracle import shared
+from kernelforge.evaluation.oracle.shared import BATCH, BATCH_S
 from kernelforge.evaluation.stages import kept_draws
 from kernelforge.evaluation.stages.full_size_measured import check_measure
-from kernelforge.evaluation.stages.kept_draws import BATCH, BATCH_S, KeptDraws, is_audited
+from kernelforge.evaluation.stages.kept_draws import KeptDraws, is_audited
 from kernelforge.records import Candidate, MeasureSettings, SizeCheck, Verdict
 from kernelforge.sandbox.shared_memory import Blob
 from tests.support.axpy import KERNEL, PLAN, SIZES, axpy_task
@@ -78,8 +80,8 @@ def test_draws_are_replaced_after_some_evaluations_or_minutes_and_with_the_proce
     kept.begin(BATCH)
     second = kept_inputs(evaluator)
     assert second["task"] != before["task"]
-    clock = kept_draws.time.monotonic
-    monkeypatch.setattr(kept_draws.time, "monotonic", lambda: clock() + BATCH_S + 1)
+    clock = shared.time.monotonic
+    monkeypatch.setattr(shared.time, "monotonic", lambda: clock() + BATCH_S + 1)
     kept.begin(BATCH + 1)
     third = kept_inputs(evaluator)
     assert third["task"] != second["task"]

@@ -129,11 +129,21 @@ def all_gone(pids: set[int], timeout_s: float = 120.0) -> bool:
 
 def own_workers() -> set[int]:
     """This process's own children that are workers of an engine."""
-    worker_pids = set()
+    return _own_children(b"kernelforge.workers.worker_main")
+
+
+def own_oracle_hosts() -> set[int]:
+    """This process's own children whose oracles the workers of an engine share."""
+    return _own_children(b"kernelforge.evaluation.oracle.host")
+
+
+def _own_children(module: bytes) -> set[int]:
+    """This process's own children whose command line names a module."""
+    pids = set()
     for pid in family_of(os.getpid()):
         try:
-            if b"kernelforge.workers.worker_main" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                worker_pids.add(pid)
+            if module in Path(f"/proc/{pid}/cmdline").read_bytes():
+                pids.add(pid)
         except OSError:
             continue
-    return worker_pids
+    return pids

@@ -32,6 +32,7 @@ from tests.workers.engine_orders import (
     host_code,
     idle_slot,
     order,
+    own_oracle_hosts,
     own_workers,
     running,
     slow_build,
@@ -74,9 +75,10 @@ def engine(runner: asyncio.Runner, secret: Path, tmp_path_factory: pytest.TempPa
         runner.run(made.start())
         runner.run(until(lambda: made.health().workers == 2))
     yield made
-    children = family_of(*own_workers())
-    assert len(children) > 4
+    children, folder = family_of(*own_workers(), *own_oracle_hosts()), made.oracles.address.parent
+    assert len(children) > 6
     runner.run(made.close())
+    assert not folder.exists()
     os.close(descriptor)
     assert all_gone(children)
 
@@ -189,8 +191,9 @@ async def test_cancelling_a_preparation_lets_the_next_one_begin(engine: LocalEng
 
 
 async def test_a_worker_sees_nothing_of_what_its_engine_has(engine: LocalEngine, secret: Path) -> None:
-    workers = own_workers()
-    assert len(workers) == 2
+    workers, hosts = own_workers(), own_oracle_hosts()
+    assert (len(workers), len(hosts)) == (2, 1)
+    workers |= hosts
     assert all(CANARY.encode() not in Path(f"/proc/{pid}/environ").read_bytes() for pid in workers)
     for pid in workers:
         links = {os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir() if entry.is_symlink()}
@@ -237,9 +240,25 @@ async def test_a_killed_worker_is_replaced_and_leaves_nothing_behind(engine: Loc
         await task
     await until(lambda: not running(children))
     after = await evaluated(engine, order())
-    assert len(children) > 3, "the worker, its warm helpers, and an oracle"
+    assert len(children) > 3, "the worker, its warm helpers, and a runner"
     assert after.evaluation.verdict is Verdict.OK
     assert engine.health().restarts == before + 1
+
+
+async def test_a_killed_oracle_host_is_replaced_and_leaves_nothing_behind(engine: LocalEngine) -> None:
+    await evaluated(engine, order())
+    (host,) = own_oracle_hosts()
+    children = family_of(host)
+    assert len(children) > 3, "the host, its warm helper, and an oracle"
+    os.kill(host, signal.SIGKILL)
+    report = await evaluated(engine, order())
+    if report.trouble is not None:  # it was at its oracle: the job service tries once more
+        assert report.trouble.retryable
+        report = await evaluated(engine, order())
+    assert report.evaluation is not None
+    assert report.evaluation.verdict is Verdict.OK
+    assert own_oracle_hosts() - {host}
+    await until(lambda: not running(children))
 
 
 async def test_a_drained_slot_leaves_no_process_and_comes_back(engine: LocalEngine) -> None:
@@ -297,12 +316,12 @@ def test_workers_die_with_a_gateway_that_is_killed() -> None:
     script = f"""
         import asyncio, os, sys
         sys.path[:0] = {[str(Path(__file__).parent), str(Path(__file__).parent.parent)]!r}
-        from tests.workers.engine_orders import family_of, own_workers
+        from tests.workers.engine_orders import family_of, own_oracle_hosts, own_workers
         from kernelforge.workers.pool import LocalEngine
 
         async def main():
             await LocalEngine("emulated:h100", slots=1).start()
-            print(*family_of(*own_workers()), flush=True)
+            print(*family_of(*own_workers(), *own_oracle_hosts()), flush=True)
             await asyncio.sleep(600)
 
         asyncio.run(main())

@@ -16,10 +16,10 @@ from kernelforge.errors import BaselineError, ChildDied, ChildTimeout, SandboxEr
 from kernelforge.evaluation.audit.results import TaskAudit
 from kernelforge.evaluation.generators.recipe import Recipe
 from kernelforge.evaluation.oracle.remote_baseline import RemoteBaseline
+from kernelforge.evaluation.oracle.shared import Batch, SharedOracles
 from kernelforge.prediction.operators import OperatorTrace
 from kernelforge.records import Comparison, DType, Graph, Size, SizeFacts, Task, TaskFacts
 from kernelforge.records.base import Record
-from kernelforge.sandbox import Child
 from kernelforge.sandbox.channel import Frame
 from kernelforge.sandbox.policy import Limits
 from kernelforge.sandbox.shared_memory import Blob
@@ -112,10 +112,20 @@ def _read_as_hostile() -> Iterator[None]:
         ) from error
 
 
+class OracleChild(Protocol):
+    """A confined child: a :class:`kernelforge.sandbox.Child`, or a connection to some that are shared."""
+
+    def call(self, data: dict[str, Any], blobs: Sequence[Blob] = (), *, timeout_s: float | None = None) -> Frame: ...
+
+    def memory_bytes(self) -> int: ...
+
+    def close(self) -> None: ...
+
+
 class ChildZygote(Protocol):
     """Forks confined children: a :class:`kernelforge.sandbox.Zygote`, or an object that limits the use of one."""
 
-    def spawn(self, limits: Limits | None = None) -> Child: ...
+    def spawn(self, limits: Limits | None = None) -> OracleChild: ...
 
 
 @dataclass(frozen=True)
@@ -204,7 +214,8 @@ class Oracle(Closing):
         self._memory_bytes = memory_bytes
         self._fatal: dict[str, str] = {}
         """Baselines that ended the child, and how: not tried again."""
-        self._child: Child | None = None
+        self._child: OracleChild | None = None
+        self._batch = Batch()
         self._started = 0
         self._closed = False
         self._further = ""
@@ -298,8 +309,12 @@ class Oracle(Closing):
         self._call(self._generators_request())
 
     @_read_as_hostile()
-    def draw(self, size: str, family: str, seed: int, *, expected: bool = True, tiled: bool = False) -> DrawHandle:
+    def draw(
+        self, size: str, family: str, seed: int, *, expected: bool = True, tiled: bool = False, kept: bool = False
+    ) -> DrawHandle:
         """Draw inputs and weights. ``seed`` is secret and fresh for each draw.
+
+        Where oracles are shared, those that draw the same with ``kept`` get one draw, which is made once.
 
         With ``expected=False`` only inputs are made (for a profile), and :meth:`check` refuses the handle. With
         ``tiled`` too, of a large input of the task's own family, or a large weight, only as much is drawn as shows its
@@ -310,7 +325,7 @@ class Oracle(Closing):
         """
         handle = next(self._handles)
         request = {"op": "draw", "handle": handle, "size": self._checked_size(size), "family": family}
-        frame = self._call({**request, "seed": str(seed), "expected": expected, "tiled": tiled})
+        frame = self._call({**request, "seed": str(seed), "expected": expected, "tiled": tiled, "kept": kept})
         data, positions, names = frame.data, frame.data["positions"], frame.data["weights"]
         if len(frame.blobs) != len(positions) + len(names):
             raise SandboxError("the oracle child sent a draw whose parts do not add up")
@@ -402,6 +417,18 @@ class Oracle(Closing):
         }
         blobs = [blob for part in parts for blob in part if blob is not None]
         return Comparison.model_validate(self._call(request, blobs).data["comparison"])
+
+    def begin_batch(self, seed: int) -> int:
+        """Begin an evaluation that shares draws; gives the secret seed of its batch."""
+        if isinstance(self._zygote, SharedOracles):
+            return int(self._call({"op": "begin", "seed": str(seed)}).data["seed"])
+        return self._batch.begin(seed)
+
+    def end_batch(self) -> None:
+        """End the batch of evaluations that share draws."""
+        if isinstance(self._zygote, SharedOracles):
+            self._call({"op": "end"})
+        self._batch.end()
 
     def release(self, handle: int) -> None:
         """Forget a draw; the child frees its memory. One that died took its draws with it."""
@@ -554,7 +581,7 @@ class Oracle(Closing):
             return {}
         return self._call(request).data
 
-    def _start(self) -> Child:
+    def _start(self) -> OracleChild:
         limits = Limits(
             wall_s=self._reply_s, cpu_s=_CPU_S, memory_bytes=self._memory_bytes, processes=2 * max(self._threads, 1)
         )
@@ -580,6 +607,7 @@ class Oracle(Closing):
 
     def _drop(self) -> None:
         child, self._child, self._further = self._child, None, ""
+        self._batch.end()
         if child is not None:
             with contextlib.suppress(SandboxError):
                 child.close()

@@ -13,7 +13,14 @@ from platformdirs import user_cache_path
 from pydantic import ValidationError
 
 from kernelforge.errors import ChildTimeout, SandboxError, TaskError
-from kernelforge.evaluation.oracle.client import GPU_SHARE, MEMORY_BYTES, AdmissionIssue, ChildZygote, Oracle
+from kernelforge.evaluation.oracle.client import (
+    GPU_SHARE,
+    MEMORY_BYTES,
+    AdmissionIssue,
+    ChildZygote,
+    Oracle,
+    OracleChild,
+)
 from kernelforge.evaluation.size_search.choice import SizeChoice, as_task, checked_choice, sizes_of
 from kernelforge.evaluation.size_search.client import SizeSearchClient, is_of_the_machine, prober_zygote
 from kernelforge.evaluation.size_search.extents import Extent, movable_extents
@@ -21,7 +28,6 @@ from kernelforge.evaluation.size_search.search import Bounds, Chosen, Cost, Exte
 from kernelforge.evaluation.size_search.shipped import Entry, shipped_choice
 from kernelforge.hardware.specs import SPECS
 from kernelforge.records import Task, content_hash, first_fault
-from kernelforge.sandbox import Child
 from kernelforge.sandbox.policy import Limits
 from kernelforge.tasks import module_constants
 from kernelforge.tasks.constants import parse_python
@@ -64,7 +70,7 @@ class _Gate:
         self._zygote = zygote
         self.shut = False
 
-    def spawn(self, limits: Limits | None = None) -> Child:
+    def spawn(self, limits: Limits | None = None) -> OracleChild:
         if self.shut:
             raise SandboxError("the search for sizes was stopped")
         return self._zygote.spawn(limits)

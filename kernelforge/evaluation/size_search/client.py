@@ -11,10 +11,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from kernelforge.errors import ChildTimeout, SandboxError, TaskError
-from kernelforge.evaluation.oracle.client import ChildZygote
+from kernelforge.evaluation.oracle.client import ChildZygote, OracleChild
 from kernelforge.evaluation.size_search.search import Bounds, Ceiling, Cost, TrialOutcome
 from kernelforge.records import first_fault
-from kernelforge.sandbox import Child, Zygote
+from kernelforge.sandbox import Zygote
 from kernelforge.sandbox.policy import Limits, role_policy
 from kernelforge.tasks.constants import Scalar
 from kernelforge.utils.closing import Closing
@@ -39,7 +39,7 @@ class SizeSearchClient(Closing):
         self._zygote = zygote
         self._source = source
         self._bounds = bounds
-        self._child: Child | None = None
+        self._child: OracleChild | None = None
         self._replies: dict[tuple[str, frozenset[tuple[str, Scalar]]], Mapping[str, Any]] = {}
         """Replies of children that ended well: what was tried within some bounds is not tried again within others."""
         self.settled = True
@@ -106,7 +106,7 @@ class SizeSearchClient(Closing):
             self.settled = False
             raise
 
-    def _ready(self) -> Child:
+    def _ready(self) -> OracleChild:
         if self._child is None:
             limits = Limits(wall_s=self._bounds.answer_s, cpu_s=_CPU_S, memory_bytes=self._bounds.memory_bytes)
             child = self._zygote.spawn(limits)

@@ -1,23 +1,18 @@
 """Draws that the evaluations of one task share in training: made once for a batch of candidates.
 
 A candidate's process is sent the inputs alone, as of any draw; what must come out stays with the oracle. A policy that
-is trained could learn a draw that stays. So a batch ends after :data:`BATCH` evaluations or :data:`BATCH_S` seconds, a
+is trained could learn a draw that stays. So a batch ends after some evaluations or minutes (:class:`Batch`), a
 share of the evaluations, chosen by their secrets, is checked again on fresh inputs, and neither the drawn size
 nor the full size has a kept draw.
 """
 
 from __future__ import annotations
 
-import time
 from typing import Final
 
 from kernelforge.evaluation.oracle.client import DrawHandle, Oracle
 from kernelforge.records import content_hash
 
-BATCH: Final = 32
-"""Evaluations that share draws at most."""
-BATCH_S: Final = 600.0
-"""Seconds that they share them at most."""
 KEPT_BYTES: Final = 64 << 20
 """Inputs and weights that are kept for one task; the oracle has some times as much for what must come out."""
 AUDITED: Final = 8
@@ -39,15 +34,16 @@ class KeptDraws:
     def __init__(self, oracle: Oracle) -> None:
         self._oracle = oracle
         self._draws: dict[tuple[str, str], DrawHandle] = {}
-        self._bytes = self._seed = self._left = self._child = 0
-        self._end = 0.0
+        self._bytes = self._child = 0
+        self._seed: int | None = None
+        """Of the batch; None where it was ended here."""
 
     def begin(self, seed: int) -> None:
         """Begin an evaluation; its secret seed is that of a new batch, if the last one has ended."""
-        if not self._left or time.monotonic() > self._end or self._child != self._oracle.children:
-            self.forget()
-            self._seed, self._left, self._end = seed, BATCH, time.monotonic() + BATCH_S
-        self._left -= 1
+        batch = self._oracle.begin_batch(seed)
+        if batch != self._seed or self._child != self._oracle.children:
+            self._release()
+            self._seed = batch
 
     def of(self, size: str, family: str) -> DrawHandle | None:
         """The kept draw of a size and an input family, made where there is none yet; None where no more are kept.
@@ -61,19 +57,23 @@ class KeptDraws:
             if self._bytes > KEPT_BYTES:
                 return None
             seed = int(content_hash(self._seed, self._oracle.task.name, size, family, "kept"), 16)
-            draw = self._oracle.draw(size, family, seed)
+            draw = self._oracle.draw(size, family, seed, kept=True)
             self._child = self._oracle.children
             self._bytes += sum(map(len, draw.tensors.values())) + sum(map(len, draw.weights.values()))
             self._draws[size, family] = draw
         return self._draws[size, family]
 
     def forget(self) -> None:
-        """End the batch."""
+        """End the batch, for every evaluator that shares it."""
+        self._oracle.end_batch()
+        self._release()
+        self._seed = None
+
+    def _release(self) -> None:
         if self._child == self._oracle.children:
             for draw in self._draws.values():
                 self._oracle.release(draw.handle)
         self._forget_draws()
-        self._left = 0
 
     def _forget_draws(self) -> None:
         self._draws.clear()

@@ -175,6 +175,10 @@ class _OracleServer:
     def _op_families(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
         return {"scales": self._task.scales(data["size"])}, []
 
+    def _op_scales(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
+        self._task.know(data["scales"])
+        return {}, []
+
     def _op_draw(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
         reckoner = self._task
         size = data["size"]

@@ -304,7 +304,7 @@ class ReferenceRunner:
 
     def know(self, scales: Mapping[str, Mapping[str, float]]) -> None:
         """Take over :meth:`scales` that an earlier process found for this task."""
-        self._scales = {size: dict(factors) for size, factors in scales.items()}
+        self._scales.update({size: dict(factors) for size, factors in scales.items()})
 
     @property
     def families(self) -> tuple[str, ...]:

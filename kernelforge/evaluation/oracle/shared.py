@@ -1,0 +1,146 @@
+"""Oracles that several workers of a machine share, seen from a worker: :mod:`kernelforge.evaluation.oracle.host` has
+them."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+import weakref
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+from kernelforge.errors import ChildDied, ChildTimeout, SandboxError
+from kernelforge.sandbox.channel import Channel, Frame
+from kernelforge.sandbox.policy import Limits
+from kernelforge.sandbox.shared_memory import SMALLEST_FILE, Blob
+
+BATCH: Final = 32
+"""Evaluations that share draws at most."""
+BATCH_S: Final = 600.0
+"""Seconds that they share them at most."""
+
+_FAILURES: dict[str, type[SandboxError]] = {"ChildDied": ChildDied, "ChildTimeout": ChildTimeout}
+"""Ends of an oracle's process that the host reports; any other is a :class:`SandboxError`."""
+
+
+class Batch:
+    """Evaluations of a task that share draws. Their seeds are secret."""
+
+    def __init__(self) -> None:
+        self.seed = 0
+        """Of the draws."""
+        self._left, self._end = 0, 0.0
+
+    def begin(self, seed: int) -> int:
+        """Begin an evaluation; its secret seed is that of a new batch, if the last one has ended. Gives the batch's."""
+        if not self._left or time.monotonic() > self._end:
+            self.seed, self._left, self._end = seed, BATCH, time.monotonic() + BATCH_S
+        self._left -= 1
+        return self.seed
+
+    def end(self) -> None:
+        """End the batch; the next evaluation begins another."""
+        self._left = 0
+
+
+class SharedChild:
+    """A connection to the oracles of one task. It is used as a confined child is, and is the worker's own: what ends
+    it leaves those of other workers alone."""
+
+    def __init__(self, channel: Channel, sock: socket.socket, limits: Limits) -> None:
+        self._channel = channel
+        self._socket = sock
+        self._limits = limits
+        self._waited_for = False
+
+    def call(self, data: dict[str, Any], blobs: Sequence[Blob] = (), *, timeout_s: float | None = None) -> Frame:
+        """Send a request to an oracle of the task and wait for its reply.
+
+        Raises:
+            ChildTimeout: no reply in time; the oracle's process has been ended.
+            ChildDied: it ended first, or so did the host, or :meth:`interrupt` was called.
+            SandboxError: its reply breaks the frame format.
+        """
+        wait = self._limits.wall_s if timeout_s is None else timeout_s
+        self._waited_for = True
+        try:
+            # No time limit here: the host's begins when it is the request's turn.
+            self._channel.send({"request": data, "timeout_s": wait, "limits": asdict(self._limits)}, blobs)
+            frame = self._channel.receive()
+        except ChildDied as error:
+            raise ChildDied("the oracle child was given up, or its host ended") from error
+        finally:
+            self._waited_for = False
+        if "failure" in frame.data:
+            raise _FAILURES.get(frame.data["failure"], SandboxError)(frame.data["message"])
+        return Frame(frame.data["reply"], frame.blobs)
+
+    def memory_bytes(self) -> int:
+        """Nothing: the host bounds the memory of its oracles."""
+        return 0
+
+    def interrupt(self) -> None:
+        """End a call that another thread waits for, which then raises :class:`ChildDied`; without one nothing."""
+        if self._waited_for:
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """End the connection; the host releases the draws that were made through it."""
+        self._channel.close()
+
+
+class SharedOracles:
+    """The oracles of a machine's host, in the role of a zygote. Safe to use from several threads.
+
+    Args:
+        address: the host's socket.
+    """
+
+    def __init__(self, address: Path) -> None:
+        self._address = address
+        self._children: weakref.WeakSet[SharedChild] = weakref.WeakSet()
+        self._lock = threading.Lock()
+
+    def start(self) -> None:
+        """Wait until the host is warm.
+
+        Raises:
+            SandboxError: it does not start.
+        """
+        child = self.spawn()
+        try:
+            child.call({"op": "start"})
+        finally:
+            child.close()
+
+    def spawn(self, limits: Limits | None = None) -> SharedChild:
+        """Connect to the host.
+
+        Raises:
+            SandboxError: it cannot be reached.
+        """
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            sock.connect(str(self._address))
+        except OSError as error:
+            sock.close()
+            raise SandboxError(f"the host of the oracles cannot be reached: {error.strerror}") from error
+        child = SharedChild(Channel(sock, files_from=SMALLEST_FILE), sock, limits or Limits())
+        with self._lock:
+            self._children.add(child)
+        return child
+
+    def interrupt(self) -> None:
+        """End the calls that other threads wait for."""
+        with self._lock:
+            children = tuple(self._children)
+        for child in children:
+            child.interrupt()
+
+    def close(self) -> None:
+        """Nothing: the host ends with the engine, and each connection with its oracle."""

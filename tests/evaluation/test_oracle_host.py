@@ -1,0 +1,223 @@
+"""Workers of a machine share oracles: each answer and kept draw is made once, and what ends one is felt by no other."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernelforge.errors import ChildDied, SandboxError, TaskError
+from kernelforge.evaluation import EvaluatorPool
+from kernelforge.evaluation.oracle.client import DrawHandle, Oracle
+from kernelforge.evaluation.oracle.host import OracleHost, _TaskState
+from kernelforge.evaluation.oracle.shared import BATCH, SharedOracles
+from kernelforge.evaluation.stages.kept_draws import KeptDraws
+from kernelforge.records import Candidate, Comparison, MeasureSettings, Size, Task, Verdict
+from kernelforge.sandbox import Zygote
+from tests.support.axpy import KERNEL, PLAN, REFERENCE, SIZES, axpy_task
+
+MOST_BYTES = 1 << 30
+WRONG = KERNEL.replace("y[i];", "(i == 40 ? 1.0f : y[i]);")
+HANGS = REFERENCE.replace("        return", "        while x.shape[0] == 7: pass\n        return")
+
+
+@pytest.fixture
+def host(zygote: Zygote, tmp_path: Path) -> Iterator[OracleHost]:
+    """A host in a thread of this process."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(tmp_path / "socket"))
+        listener.listen()
+        host = OracleHost(listener, zygote, most_bytes=MOST_BYTES)
+        serving = threading.Thread(target=host.serve)
+        serving.start()
+        yield host
+        listener.shutdown(socket.SHUT_RDWR)
+        serving.join()
+    for state in host._tasks.values():
+        for oracle in (*state.spare, *([state.main] if state.main else [])):
+            oracle.close()
+
+
+@pytest.fixture
+def opened(host: OracleHost, tmp_path: Path) -> Iterator[Callable[..., Oracle]]:
+    """Opens the oracle of a worker."""
+    oracles: list[Oracle] = []
+
+    def opened(task: Task | None = None) -> Oracle:
+        oracles.append(Oracle(SharedOracles(tmp_path / "socket"), task or axpy_task()))
+        return oracles[-1]
+
+    yield opened
+    for oracle in oracles:
+        oracle.close()
+
+
+def state_of(host: OracleHost) -> _TaskState:
+    (state,) = host._tasks.values()
+    return state
+
+
+def compared(oracle: Oracle, draw: DrawHandle, shape: tuple[int, ...] = (8, 32)) -> Comparison:
+    """The comparison of the first input, which is no right answer."""
+    return oracle.check(draw.handle, [draw.tensors[0]], [shape], ["float32"])  # type: ignore[list-item]
+
+
+def test_a_task_is_described_and_admitted_once_for_all_workers(
+    host: OracleHost, opened: Callable[..., Oracle], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = opened()
+    facts = first.facts()
+    first.require_admitted()
+    families = first.families("small")
+    main = state_of(host).main
+    assert main is not None
+    monkeypatch.setattr(main, "call", None)
+    second = opened()
+    assert second.facts() == facts
+    second.require_admitted()
+    assert second.families("small") == families
+    assert state_of(host).main is main
+
+
+def test_evaluations_share_a_kept_draw_and_its_batch_ends_for_all(
+    host: OracleHost, opened: Callable[..., Oracle]
+) -> None:
+    oracles = opened(), opened()
+    kept = [KeptDraws(oracle) for oracle in oracles]
+    for number, each in enumerate(kept):
+        each.begin(number + 1)
+    draws = [each.of("small", "task") for each in kept]
+    assert draws[0] is not None
+    assert draws[1] is not None
+    assert draws[0].tensors == draws[1].tensors
+    assert len(state_of(host).kept) == 1
+    assert compared(oracles[0], draws[0]) == compared(oracles[1], draws[1])
+    for number in range(2, BATCH):
+        kept[number % 2].begin(number + 1)
+    assert kept[0].of("small", "task") is draws[0]
+    kept[0].begin(100)
+    replaced = kept[0].of("small", "task")
+    assert replaced is not None
+    assert replaced.tensors != draws[0].tensors
+    assert compared(oracles[1], draws[1]).total == 256, "another evaluation lost the draw that it works on"
+    kept[1].forget()
+    for number, each in enumerate(kept):
+        each.begin(200 + number)
+        assert each.of("small", "task") is not None
+    assert [key[:2] for key in state_of(host).kept] == [("small", "task")], "draws without evaluations are kept"
+
+
+def test_a_main_oracle_that_ends_is_replaced_with_its_kept_draws(
+    host: OracleHost, opened: Callable[..., Oracle]
+) -> None:
+    oracle = opened()
+    kept = KeptDraws(oracle)
+    kept.begin(1)
+    draw = kept.of("small", "task")
+    assert draw is not None
+    before = compared(oracle, draw)
+    main = state_of(host).main
+    assert main is not None
+    main.close()
+    assert compared(oracle, draw) == before
+    assert state_of(host).main is not main
+
+
+def test_draws_of_one_evaluation_are_those_of_an_oracle_of_its_own(
+    opened: Callable[..., Oracle], zygote: Zygote
+) -> None:
+    sizes = [Size(name="hidden_drawn", constants={"ROWS": rows, "COLS": 17}) for rows in (3, 5)]
+    oracles = opened(), opened()
+    for oracle, size in zip(oracles, sizes, strict=True):
+        oracle.take_size(size)
+    for number, (oracle, size) in enumerate(zip(oracles, sizes, strict=True)):
+        for family in ("task", "large"):
+            draw = oracle.draw("hidden_drawn", family, 11 + number)
+            with Oracle(zygote, axpy_task()) as alone:
+                alone.take_size(size)
+                own = alone.draw("hidden_drawn", family, 11 + number)
+                assert draw.tensors == own.tensors
+                shape = size.constants["ROWS"], 17
+                assert compared(oracle, draw, shape) == compared(alone, own, shape)  # type: ignore[arg-type]
+            oracle.release(draw.handle)
+
+
+def test_an_evaluation_has_an_oracle_to_itself_only_while_it_has_draws(
+    host: OracleHost, opened: Callable[..., Oracle]
+) -> None:
+    first, second = opened(), opened()
+    draws = first.draw("small", "task", 1), second.draw("small", "task", 1)
+    assert draws[0].tensors == draws[1].tensors
+    assert state_of(host).spare == []
+    for oracle, draw in zip((first, second), draws, strict=True):
+        assert not compared(oracle, draw).ok
+        oracle.release(draw.handle)
+    both = list(state_of(host).spare)
+    assert len(both) == 2
+    for oracle, own in zip((first, second), both, strict=True):
+        oracle.release(oracle.draw("hidden_odd", "task", 2).handle)
+        assert state_of(host).spare[-1] is own, "another has to work out the facts of the size"
+    host._most_bytes = 0
+    second.release(second.draw("small", "task", 3).handle)
+    assert len(state_of(host).spare) < 2, "idle oracles hold more memory than they may"
+
+
+def test_an_interrupted_evaluation_takes_nothing_of_another_with_it(
+    host: OracleHost, opened: Callable[..., Oracle]
+) -> None:
+    task = axpy_task(HANGS, SIZES)
+    hanging, other = opened(task), opened(task)
+    draw = other.draw("small", "task", 1)
+    errors: list[BaseException] = []
+
+    def hang() -> None:
+        try:
+            hanging.draw("hidden_odd", "task", 1)
+        except ChildDied as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=hang)
+    thread.start()
+    while not (isinstance(hanging._zygote, SharedOracles) and state_of(host).connections == 2 and thread.is_alive()):
+        pass
+    while thread.is_alive():
+        hanging._zygote.interrupt()
+        thread.join(0.05)
+    assert "oracle child" in str(errors[0])
+    assert compared(other, draw).total == 256
+    assert len(hanging.draw("small", "task", 1).tensors) == 2, "it does not start again"
+
+
+def test_a_broken_reference_and_a_forbidden_request_are_refused(opened: Callable[..., Oracle]) -> None:
+    with pytest.raises(TaskError, match="Model"):
+        opened(axpy_task(REFERENCE.replace("class Model(", "class Other(")))
+    with pytest.raises(SandboxError, match="'audit'"):
+        opened().audit(1)
+
+
+def judged(pool: EvaluatorPool, source: str) -> dict[str, Any]:
+    evaluator = pool.evaluator(axpy_task())
+    try:
+        evaluation = evaluator.evaluate(Candidate(source=source, plan=PLAN), seed=5).evaluation
+        # Without how long it took, and which part came from a cache.
+        return evaluation.model_dump(exclude={"seconds": True, "build": True})
+    finally:
+        evaluator.close()
+
+
+@pytest.mark.parametrize("sizes", ["all", "train"])
+def test_the_same_seed_gives_the_same_evaluation_with_and_without_sharing(
+    sizes: str, host: OracleHost, workshop: EvaluatorPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workshop, "settings", MeasureSettings(sizes=sizes))  # type: ignore[arg-type]
+    alone = [judged(workshop, source) for source in (KERNEL, WRONG)]
+    monkeypatch.setattr(workshop, "_oracle_host", tmp_path / "socket")
+    monkeypatch.setattr(workshop, "_oracle_zygotes", {})
+    monkeypatch.setattr(workshop, "known_tasks", type(workshop.known_tasks)())
+    assert [judged(workshop, source) for source in (KERNEL, WRONG)] == alone
+    assert [evaluation["verdict"] for evaluation in alone] == [Verdict.OK, Verdict.WRONG]
+    assert host._tasks
