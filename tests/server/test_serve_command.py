@@ -307,7 +307,7 @@ def test_a_model_new_runs_in_its_lane_by_the_client_and_by_protocols_and_learns_
     descriptor = os.open(secret, os.O_RDONLY)
     environment = {**os.environ, "KERNELFORGE_SECRET": CANARY}
     with (
-        serving(results, "--modelnew", "run", env=environment, pass_fds=[descriptor]) as (_, url),
+        serving(results, "--modelnew", "run", env=environment, pass_fds=[descriptor]) as (process, url),
         Client(url, timeout_s=START_S) as client,
     ):
         converted = client.score("swish", LOADED)
@@ -341,4 +341,5 @@ def test_a_model_new_runs_in_its_lane_by_the_client_and_by_protocols_and_learns_
         seen = client.score("swish", spy)
         assert seen.verdict == "CRASH"
         assert "files, 0 leaks: []" in seen.feedback
+        assert "libtorch" not in Path(f"/proc/{process.pid}/maps").read_text()
     os.close(descriptor)
