@@ -2,13 +2,13 @@
 
     python benchmarks/vector_env.py [--part vector] [--part gather] [--part staleness] [--environments 4] [--steps 48]
 
-``vector``: a vector environment over one server with two slots, against one process per environment: as many servers
-with one slot and one session each. Every reply has to be compiled. ``gather``: the first 16 of 24 sessions, with the
-others continued in the next step, against 16 of 16. ``staleness``: eight generators and a trainer that takes batches of
-eight from the experience stream, under bounds of staleness. In these two the policy is a sleep with a log-normal
-duration (median 0.5 s, sigma 1), and evaluations come from the cache. Exits with 1 if the vector environment has fewer
-steps per second and byte of memory than its peer, if the gathering is slower than its own, or if a job beyond the bound
-is admitted.
+``vector``: a vector environment over one server with a slot per environment, against one process per environment: as
+many servers with one slot and one session each. Every reply has to be compiled. The two take turns, twice. ``gather``:
+the first 16 of 24 sessions, with the others continued in the next step, against 16 of 16. ``staleness``: eight
+generators and a trainer that takes batches of eight from the experience stream, under bounds of staleness. In these two
+the policy is a sleep with a log-normal duration (median 0.5 s, sigma 1), and evaluations come from the cache. Exits
+with 1 if the vector environment has fewer steps per second, or per second and byte of memory, than its peer, if the
+gathering is slower than its own, or if a job beyond the bound is admitted.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import sys
 import time
 from pathlib import Path
 from random import Random
+from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -54,36 +55,52 @@ async def steps_of_vector(port: int, environments: int, steps: int, batch: int, 
     return elapsed
 
 
-def part_vector(options: argparse.Namespace) -> bool:
-    count, steps = options.environments, options.steps
+class Measured(NamedTuple):
+    rate: float
+    """Steps per second."""
+    start_s: float
+    memory_bytes: int
+
+
+def vector(count: int, steps: int, first: int) -> Measured:
+    """A vector environment over one server."""
     begun = time.perf_counter()
-    with serving("--slots", "2") as server:
+    with serving("--slots", str(count)) as server:
         start_s = time.perf_counter() - begun
-        vector_s = asyncio.run(steps_of_vector(server.port, count, steps, max(count // 2, 1), 0))
-        memory = server.workers_bytes()
+        seconds = asyncio.run(steps_of_vector(server.port, count, steps, max(count // 4, 1), first))
+        return Measured(steps / seconds, start_s, server.workers_bytes())
+
+
+def processes(count: int, steps: int, first: int) -> Measured:
+    """One server with one slot per environment."""
     begun = time.perf_counter()
     with contextlib.ExitStack() as stack:
         servers = [stack.enter_context(serving("--slots", "1")) for _ in range(count)]
-        peers_start_s = time.perf_counter() - begun
+        start_s, each = time.perf_counter() - begun, steps // count
 
         async def all_of_them() -> list[float]:
-            each = steps // count
             return await asyncio.gather(
-                *(steps_of_vector(peer.port, 1, each, 1, 100_000 * (n + 1)) for n, peer in enumerate(servers))
+                *(steps_of_vector(peer.port, 1, each, 1, first + 1_000 * (n + 1)) for n, peer in enumerate(servers))
             )
 
-        peer_s = max(asyncio.run(all_of_them()))
-        peer_memory = sum(peer.workers_bytes() for peer in servers)
-    rate, peer_rate = steps / vector_s, count * (steps // count) / peer_s
+        seconds = max(asyncio.run(all_of_them()))
+        return Measured(count * each / seconds, start_s, sum(peer.workers_bytes() for peer in servers))
+
+
+def part_vector(options: argparse.Namespace) -> bool:
+    count, steps = options.environments, options.steps
     print(f"vector: {count} environments, {steps} steps, every reply compiled")
-    for name, *figures in (
-        ("one server, vector environment", rate, start_s, memory / 1e9),
-        ("one process per environment", peer_rate, peers_start_s, peer_memory / 1e9),
-    ):
-        print(f"  {name:<32}" + "{:.1f} steps/s, started in {:.0f} s, {:.1f} GB".format(*figures))
-    per_memory = rate / memory * peer_memory / peer_rate
-    print(f"  ratio of rates: {rate / peer_rate:.2f}; of rates per memory: {per_memory:.2f}")
-    return bool(per_memory > 1)
+    ratios, per_memory = [], []
+    for turn in range(2):
+        single, peer = (measure(count, steps, 100_000 * turn) for measure in (vector, processes))
+        for name, measured in (("one server, vector environment", single), ("one process per environment", peer)):
+            rate, start_s, memory = measured
+            print(f"  {name:<32}{rate:.1f} steps/s, started in {start_s:.0f} s, {memory / 1e9:.1f} GB", flush=True)
+        ratios.append(single.rate / peer.rate)
+        per_memory.append(ratios[-1] * peer.memory_bytes / single.memory_bytes)
+    words = [" and ".join(f"{value:.2f}" for value in values) for values in (ratios, per_memory)]
+    print(f"  ratio of rates: {words[0]}; of rates per memory: {words[1]}")
+    return min(ratios) >= 1 and min(per_memory) > 1
 
 
 class Policy:

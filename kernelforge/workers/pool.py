@@ -225,6 +225,9 @@ class WorkerPoolEngine(Engine):
 
 
 _CORES_PER_COMPILER = 4
+_SLOTS_PER_COMPILER = 2
+"""Small tasks take about as long to compile as to evaluate: with four slots, two compilers gave 1.4 to 1.6 times as
+many new replies a second as one (``benchmarks/vector_env.py --part vector``, 28 November 2026)."""
 
 
 class LocalEngine(WorkerPoolEngine):
@@ -233,7 +236,7 @@ class LocalEngine(WorkerPoolEngine):
     Args:
         device: ``emulated:h100``; or GPUs, as in ``cuda`` (all of them) or ``cuda:0,cuda:1``: each is a slot.
         slots: candidates evaluated at a time on an emulated device; None for the number of cores.
-        compilers: compile workers; None for one per four cores, at least one.
+        compilers: compile workers; None for one per four cores, but at least one per two slots.
         options: ``threads`` are an equal share of the cores per slot by default.
 
     Raises:
@@ -271,7 +274,8 @@ class LocalEngine(WorkerPoolEngine):
         for label in labels:
             settings = self._settings.model_copy(update={"device": label.partition("#")[0], **share})
             self._worker_slots[label] = WorkerSlot(label, settings, self._change.set)
-        self._compilers = [f"compiler#{n + 1}" for n in range(compilers or max(cores // _CORES_PER_COMPILER, 1))]
+        count = compilers or max(cores // _CORES_PER_COMPILER, slot_count // _SLOTS_PER_COMPILER, 1)
+        self._compilers = [f"compiler#{n + 1}" for n in range(count)]
 
     async def start(self) -> None:
         if self.oracles is not None:
