@@ -41,6 +41,7 @@ class Scorer:
         priority: among jobs of the run, -10 to 10.
         deadline_s: seconds after which a job or a turn ends as an ``infra_error``.
         profile: also profile correct candidates; on an emulated device a modelled time needs it.
+        sizes: ``train`` for a server that checks less when asked; by default the run's, else the server's.
         weights: by name of a :class:`component <kernelforge.client.models.Components>`, or ``reward``: the reward of a
             result is then the sum of its values times these, in which None counts as 0.
         unsupported: what a candidate earns that needs what the device lacks: ``fail``, as one that built and did not
@@ -61,6 +62,7 @@ class Scorer:
     priority: int = 0
     deadline_s: float | None = None
     profile: bool = False
+    sizes: Literal["all", "train"] | None = None
     weights: Mapping[str, float] | None = field(default=None, hash=False)
     unsupported: Literal["fail", "mask"] = "fail"
     keep_prompts: bool = False
@@ -200,6 +202,7 @@ class Scorer:
             "priority": self.priority,
             "deadline_s": self.deadline_s,
             "profile": self.profile,
+            "sizes": self.sizes,
             "policy_version": self._version(policy_version),
         }
 

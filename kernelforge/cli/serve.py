@@ -258,6 +258,7 @@ class CheckedSizes(StrEnum):
 
     ALL = "all"
     TRAIN = "train"
+    ANY = "any"
 
 
 class ModelNewReplies(StrEnum):
@@ -330,7 +331,8 @@ def serve(
         CheckedSizes,
         typer.Option(
             "--sizes",
-            help="On an emulated device: all as ever, or train: the full size in part, and shared draws of the others.",
+            help="On an emulated device: all as ever; train: the full size in part, and shared draws of the others; "
+            "any: all, or train where a job or a run asks for it.",
         ),
     ] = CheckedSizes.ALL,
     modelnew: Annotated[
@@ -364,14 +366,15 @@ def serve(
         if seconds is not None and not 0 < seconds < float("inf"):
             raise UsageError(f"{option} needs a number of seconds above 0")
     measuring = measure_settings(None, None, False, measure, screen=screen)
-    measuring = measuring.model_copy(update={"sizes": sizes.value})
+    measuring = measuring.model_copy(update={"sizes": "train" if sizes is CheckedSizes.TRAIN else "all"})
+    from kernelforge.evaluation.stages.full_size_measured import check_measure
     from kernelforge.server.http.auth import Tokens
     from kernelforge.server.http.logs import configure_logs
     from kernelforge.server.http.process import is_loopback, listen, run
     from kernelforge.server.jobs.service import JobService
     from kernelforge.tasks.suites import Catalogue
 
-    settings = _service_settings(reward, queue, timing_max_age)
+    settings = _service_settings(reward, queue, timing_max_age, train_on_request=sizes is CheckedSizes.ANY)
     configure_logs((log_format or (LogFormat.TEXT if sys.stderr.isatty() else LogFormat.JSON)).value)
     catalogue = Catalogue(suite or (), task or ())
     with listen(host, port) as listener, closing(Tokens(results)) as tokens:
@@ -383,6 +386,8 @@ def serve(
         if device is None:  # the GPUs of a cluster are other machines'
             local = engine is EngineName.LOCAL
             device = _all_of(default_device(opens=local, measure=measuring, allow_unconfined=allow_unconfined))
+        if sizes is CheckedSizes.ANY:
+            check_measure(measuring.model_copy(update={"sizes": "train"}), device)
         workers = _engine(
             engine,
             address,
@@ -416,11 +421,13 @@ def _all_of(device: str) -> str:
     return "cuda" if device.startswith("cuda:") else device
 
 
-def _service_settings(reward: str | None, queue: int | None, timing_max_age: float | None) -> JobServiceSettings:
+def _service_settings(
+    reward: str | None, queue: int | None, timing_max_age: float | None, *, train_on_request: bool
+) -> JobServiceSettings:
     from kernelforge.rewards import find_policy
     from kernelforge.server.jobs.state import JobServiceSettings
 
-    values: dict[str, Any] = {}
+    values: dict[str, Any] = {"train_on_request": train_on_request}
     if reward is not None:
         values["policy"] = find_policy(reward).name
     if queue is not None:

@@ -97,6 +97,7 @@ class AsyncClient(ClientBase[AsyncTransport]):
         priority: int = 0,
         deadline_s: float | None = None,
         profile: bool = False,
+        sizes: Literal["all", "train"] | None = None,
         tag: str = "",
         timeout_s: float | None = None,
         key: str | None = None,
@@ -124,6 +125,7 @@ class AsyncClient(ClientBase[AsyncTransport]):
                 "priority": priority,
                 "deadline_s": deadline_s,
                 "profile": profile,
+                "sizes": sizes,
                 "tag": tag,
             },
             timeout_s=timeout_s,
@@ -275,6 +277,7 @@ class AsyncClient(ClientBase[AsyncTransport]):
         advance_at: float | None = None,
         advance_window: int | None = None,
         jump_factor: float | None = None,
+        sizes: Literal["all", "train", "server"] | None = None,
     ) -> RunStatus:
         """Set a run's share of the devices, its policy version, bounds of staleness, and what it keeps; None keeps a
         setting. The arguments are fields of :class:`~kernelforge.client.models.RunSettings`."""
@@ -285,7 +288,7 @@ class AsyncClient(ClientBase[AsyncTransport]):
         }
         fields |= {"max_staleness": max_staleness, "batch_size": batch_size, "exemplars": exemplars}
         fields |= {"stage": stage, "advance_at": advance_at, "advance_window": advance_window}
-        fields |= {"jump_factor": jump_factor}
+        fields |= {"jump_factor": jump_factor, "sizes": sizes}
         settings = checked(RunSettings, fields)
         return await self._ask(calls.set_run(run_id, settings))
 

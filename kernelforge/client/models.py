@@ -96,6 +96,8 @@ class JobRequest(_Request):
     """Also profile a correct candidate at the full size; on an emulated device a modelled time needs it."""
     max_age_s: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     """Oldest measured time that may be answered from the cache, in seconds; the server's limit applies too."""
+    sizes: Literal["all", "train"] | None = None
+    """Sizes to check, among those that the server offers; by default the run's, else the server's."""
     fresh: bool = False
     """Evaluate even if the same candidate was evaluated before."""
     tag: str = Field(default="", max_length=MAX_TAG_CHARS)
@@ -465,10 +467,13 @@ class RunSettings(_Request):
     its reward, is compared with known hacks, and its reward withheld if it is like one; CUDA-L1's is 2. 0 compares
     nothing, as by default."""
 
+    sizes: Literal["all", "train", "server"] | None = None
+    """Sizes that are checked of its jobs, among those that the server offers; ``server`` for the server's."""
+
     def changes(self) -> dict[str, Any]:
         """The settings to change, with None for those to remove."""
         none = {"min_policy_version": 0, "max_staleness": -1, "batch_size": 0, "stage": "none", "advance_at": 0.0}
-        none["jump_factor"] = 0.0
+        none |= {"jump_factor": 0.0, "sizes": "server"}
         given_settings = self.model_dump(exclude_none=True)
         return {name: None if none.get(name) == value else value for name, value in given_settings.items()}
 
@@ -493,6 +498,8 @@ class RunStatus(_Answer):
     advance_at: float | None = None
     advance_window: int = 256
     jump_factor: float | None = None
+    sizes: Literal["all", "train"] | None = None
+    """None for the server's."""
     share_correct: float | None = None
     """Of the latest jobs of the stage ``correctness``, since the start of the server or of the stage."""
     owner: str | None = None

@@ -27,6 +27,7 @@ from kernelforge.evaluation.stages.screening import Screen
 from kernelforge.prediction import baseline_time, idle_share, predict_speedup
 from kernelforge.records import (
     Candidate,
+    CheckedSizes,
     Correctness,
     Evaluation,
     Fingerprint,
@@ -143,7 +144,7 @@ class Evaluator:
         self.facts = oracle.facts()
         self.screen = screen
         self.run_limit_s = run_limit_s
-        self.kept = KeptDraws(oracle) if self.settings.sizes == "train" else None
+        self.kept = KeptDraws(oracle)
         """Draws that evaluations share in training."""
         self.shared: SharedEvaluations | None = None
         """Evaluations that answer for equal candidates; None where each candidate runs itself."""
@@ -165,20 +166,33 @@ class Evaluator:
         self.fingerprint = self.fingerprint.model_copy(update={"evaluator": version})
 
     def evaluate(
-        self, candidate: Candidate, *, seed: int, profile: bool = True, stopped: Callable[[], bool] | None = None
+        self,
+        candidate: Candidate,
+        *,
+        seed: int,
+        profile: bool = True,
+        stopped: Callable[[], bool] | None = None,
+        sizes: CheckedSizes | None = None,
     ) -> EvaluationResult:
         """Run the cascade.
 
         ``seed`` is the secret from which every draw of inputs is derived; a candidate must never see it. ``stopped`` is
-        asked before each part of the work.
+        asked before each part of the work. ``sizes`` replaces the settings'.
 
         Raises:
             EvaluationCancelled: ``stopped`` said so.
             TaskError: the task cannot be judged, or wrong answers to it could earn a reward.
         """
-        return self.conclude(self.begin(candidate, seed=seed, stopped=stopped), profile=profile)
+        return self.conclude(self.begin(candidate, seed=seed, stopped=stopped, sizes=sizes), profile=profile)
 
-    def begin(self, candidate: Candidate, *, seed: int, stopped: Callable[[], bool] | None = None) -> BegunEvaluation:
+    def begin(
+        self,
+        candidate: Candidate,
+        *,
+        seed: int,
+        stopped: Callable[[], bool] | None = None,
+        sizes: CheckedSizes | None = None,
+    ) -> BegunEvaluation:
         """The part of :meth:`evaluate` that takes no GPU: build, policy gate, and the emulated device in front of a
         GPU, unless an equal candidate was evaluated. The arguments and errors are those of :meth:`evaluate`.
         """
@@ -186,7 +200,7 @@ class Evaluator:
         work = EvaluationState(seed=seed, source=candidate.source)
         if stopped is not None:
             work.stopped = stopped
-        if self.kept is not None:
+        if (sizes or self.settings.sizes) == "train":
             self.kept.begin(seed)
             work.kept = self.kept
         failure: StageFailed | None = None
@@ -223,7 +237,8 @@ class Evaluator:
                 failure = caught
         outcome = failure or self._with_prediction(result, work)
         seconds = begun.seconds + time.perf_counter() - start
-        evaluation = concluded(begun.candidate, self.task, self.fingerprint, work, outcome, seconds)
+        fingerprint = self.fingerprint.at_sizes("all" if work.kept is None else "train")
+        evaluation = concluded(begun.candidate, self.task, fingerprint, work, outcome, seconds)
         ended = EvaluationResult(evaluation, result.profile)
         if self.shared is not None:
             self.shared.add(begun.program, ended)
@@ -287,7 +302,7 @@ class Evaluator:
             CorrectnessStage(runs, self.generators).check_all(candidate, self.compiler)
             if self.device.capabilities.measures_time:
                 return MeasuredFullSize(runs, self.settings).check(profile)
-            return ModelledFullSize(runs, train=self.settings.sizes == "train").check(profile)
+            return ModelledFullSize(runs, train=work.kept is not None).check(profile)
 
     def _with_prediction(self, result: FullSizeResult, work: EvaluationState) -> Performance | None:
         """A modelled time with the speedup that it predicts, where the operators of the reference can be traced."""

@@ -27,7 +27,7 @@ from kernelforge.evaluation.oracle.shared import SharedOracles
 from kernelforge.evaluation.stages.screening import Screen
 from kernelforge.hardware.specs import EMULATED, SPECS, figures_digest
 from kernelforge.prediction.correction import ModelErrors
-from kernelforge.records import TRAIN_SUFFIX, Fingerprint, InputGenerator, MeasureSettings, Task
+from kernelforge.records import Fingerprint, InputGenerator, MeasureSettings, Task
 from kernelforge.sandbox import Zygote, select_tier
 from kernelforge.sandbox.self_test import gpu_tier
 from kernelforge.utils.closing import Closing
@@ -199,7 +199,6 @@ class EvaluatorPool(Closing):
         self._run_limit_s = run_limit_s
         self._evaluator_version = EVALUATOR_VERSION + _limits_suffix(run_limit_s, compile_limit_s)
         self._evaluator_version += "" if self.settings.screen else "+unscreened"
-        self._evaluator_version += TRAIN_SUFFIX if self.settings.sizes == "train" else ""
         self.compiler = make_compiler(cache, allow_unconfined=allow_unconfined, limit_s=compile_limit_s)
         self._devices = {candidate_device.name: candidate_device for candidate_device in opened or self._open(device)}
         keys, unusable = _uuids(self._devices)
@@ -246,7 +245,7 @@ class EvaluatorPool(Closing):
             # Where a GPU's runner needs another tier than the strongest, that one held the candidate.
             jail=(gpu_tier() if device.kind == "cuda" else None) or self.jail,
             **device.identity(),
-        )
+        ).at_sizes(self.settings.sizes)
 
     def start(self) -> None:
         """Start the devices and the oracles' processes; the compiler starts on first use, since builds may be cached.

@@ -317,6 +317,8 @@ class Screening(Record):
         return self.rank is not None and self.rank.position > self.rank.measured
 
 
+CheckedSizes = Literal["all", "train"]
+"""``train``: the full size is compared in part at most, on shared draws of the other sizes."""
 TRAIN_SUFFIX: Final = "+train"
 """In the evaluator version of evaluations for training; see :attr:`.MeasureSettings.sizes`."""
 
@@ -345,9 +347,17 @@ class Fingerprint(Record):
     """Package that calls the driver: ``cupy 14.2.0``."""
 
     @property
-    def sizes(self) -> Literal["all", "train"]:
+    def sizes(self) -> CheckedSizes:
         """``train``: the full size was compared in part at most, on shared draws of the other sizes."""
         return "train" if TRAIN_SUFFIX.removeprefix("+") in self.evaluator.split("+") else "all"
+
+    def at_sizes(self, sizes: CheckedSizes | None) -> Fingerprint:
+        """The same of an evaluation that checks other sizes; None for the same sizes."""
+        if sizes is None or sizes == self.sizes:
+            return self
+        parts = [part for part in self.evaluator.split("+") if part != TRAIN_SUFFIX.removeprefix("+")]
+        evaluator = "+".join(parts) + (TRAIN_SUFFIX if sizes == "train" else "")
+        return self.model_copy(update={"evaluator": evaluator})
 
     @model_validator(mode="after")
     def _kind_is_in_the_name(self) -> Fingerprint:

@@ -33,6 +33,7 @@ from kernelforge.evaluation.stages.programs import Program
 from kernelforge.records import (
     Build,
     Candidate,
+    CheckedSizes,
     Evaluation,
     Fingerprint,
     Graph,
@@ -58,6 +59,8 @@ class EvaluationOrder(Record):
     candidate: Candidate
     profile: bool = False
     """Also profile a correct candidate at the full size."""
+    sizes: CheckedSizes | None = None
+    """Sizes to check; None for the worker's."""
     prepared: dict[str, float] = {}
     """Seconds spent on its preparation, by part; they count towards its evaluation."""
     builds: dict[str, str] = Field(default={}, repr=False)

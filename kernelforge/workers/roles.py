@@ -237,7 +237,7 @@ class CompileWorker:
     def _prepare(self, order: EvaluationOrder, started: float) -> Evaluation | BuildState:
         task, candidate = order.task, order.candidate
         state = BuildState(stopped=self._call.stopped)
-        fingerprint = self.target.fingerprint
+        fingerprint = self.target.fingerprint.at_sizes(order.sizes)
         try:
             resolve_plans(candidate, task, self._facts(task), state)
             compile_plans(candidate, task, self._compiler, fingerprint.arch, state)
@@ -398,7 +398,11 @@ class DeviceWorker(CompileWorker):
             return self._modelnew.evaluate(order.task, order.candidate, seed=secrets.randbits(63))
         with self._pool.evaluators.using(order.task) as evaluator:
             return evaluator.evaluate(
-                order.candidate, seed=secrets.randbits(63), profile=order.profile, stopped=self._call.stopped
+                order.candidate,
+                seed=secrets.randbits(63),
+                profile=order.profile,
+                stopped=self._call.stopped,
+                sizes=order.sizes,
             )
 
     def _end(self, oracles: bool) -> None:

@@ -173,7 +173,8 @@ class InProcessEngine:
         self._busy.clear()
 
     def _evaluation(self, order: EvaluationOrder, verdict: Verdict) -> Evaluation:
-        fields = {"candidate": order.candidate.hash, "task": order.task.digest, "fingerprint": self._fingerprint}
+        fingerprint = self._fingerprint.at_sizes(order.sizes)
+        fields = {"candidate": order.candidate.hash, "task": order.task.digest, "fingerprint": fingerprint}
         if order.candidate.lane == "modelnew":
             fields |= {"fingerprint": self._modelnew, "lane": "modelnew", "build": None}
         if self._measures and verdict is Verdict.OK:

@@ -42,7 +42,8 @@ CREATE TABLE works (
   profile TEXT,
   trouble TEXT,
   shared_key TEXT,
-  program TEXT CHECK (program IS NULL OR json_valid(program))
+  program TEXT CHECK (program IS NULL OR json_valid(program)),
+  sizes TEXT CHECK (sizes IN ('all', 'train'))
 );
 CREATE INDEX works_open ON works(id) WHERE state = 'open';
 CREATE INDEX works_done ON works(key, finished_at) WHERE state = 'done';
@@ -234,6 +235,7 @@ SERVER = Schema(
         "ALTER TABLE jobs ADD COLUMN reading TEXT CHECK (reading IS NULL OR json_valid(reading));",
         "ALTER TABLE runs ADD COLUMN owner TEXT;",
         _PROGRAMS,
+        "ALTER TABLE works ADD COLUMN sizes TEXT CHECK (sizes IN ('all', 'train'));",
     ),
 )
 """Schema of ``server.db``. A row of ``tasks`` is a suite's task that a job was evaluated for. A row of ``works`` is an
@@ -278,6 +280,7 @@ class NewTask(NamedTuple):
     choices: str | None = None
     finished_at: float | None = None
     evaluation: str | None = None
+    sizes: str | None = None
 
 
 class NewJob(NamedTuple):
@@ -544,7 +547,7 @@ class JobStore:
         _many(
             execute,
             "INSERT INTO works (id, key, state, task, task_digest, candidate, profiled, source, plan, choices, "
-            "finished_at, evaluation) VALUES {rows}",
+            "finished_at, evaluation, sizes) VALUES {rows}",
             gather("tasks"),
         )
         _many(execute, "INSERT INTO jobs VALUES {rows}", gather("jobs"))

@@ -144,7 +144,7 @@ class RequestParser:
         self.default_policy = find_policy(default_policy).name
         # One thread: several threads would compete for the GIL and delay the event loop.
         self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="intake")
-        self._parsed: LRUCache[tuple[str, str], ParsedCompletion] = LRUCache(most_cached)
+        self._parsed: LRUCache[tuple[str, str, str], ParsedCompletion] = LRUCache(most_cached)
 
     def policy(self, request: JobRequest) -> str:
         """Name of the policy that the request asks for.
@@ -171,7 +171,7 @@ class RequestParser:
             candidate = candidate_in(request)
             return _parsed(registered, candidate, fingerprint), candidate
         sha256 = text_hash(text)
-        cache_key = (registered.digest, sha256)
+        cache_key = (registered.digest, sha256, fingerprint.evaluator)
         cached = self._parsed.get(cache_key)
         if cached is not None:
             return cached, None

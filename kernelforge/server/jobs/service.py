@@ -60,7 +60,7 @@ from kernelforge.server.jobs.state import (
     is_older,
     restore,
 )
-from kernelforge.server.jobs.submission import Submission, not_stored, unknown_job
+from kernelforge.server.jobs.submission import Submission, not_stored, require_sizes, unknown_job
 from kernelforge.server.jobs.suspects import RewardChecks
 from kernelforge.store.live_runs import run_lock
 from kernelforge.tasks.suites import Catalogue
@@ -644,7 +644,8 @@ class JobService:
                 jobs of its own alone. The run then takes no other's.
 
         Raises:
-            RequestRejected: 403: the run is not the caller's own; 503: the settings could not be stored.
+            RequestRejected: 403: the run is not the caller's own; 422: the sizes are not offered; 503: the settings
+                could not be stored.
         """
         async with self._settings_lock:
             state = self._active.runs.get(run_id) or RunState()
@@ -653,6 +654,7 @@ class JobService:
                 await self._require_own(run_id, state, caller)
                 owner = caller.name
             changes = settings.changes()
+            require_sizes(changes.get("sizes"), self._engine.fingerprint, self.settings)
             training = state.methods.changed(changes).stored()
             columns = {name: value for name, value in changes.items() if name in RunRow._fields}
             row = state.settings(run_id)._replace(training=training, owner=owner, **columns)
@@ -787,6 +789,7 @@ class JobService:
             exemplars=state.methods.exemplars,
             stage=state.methods.stage,
             jump_factor=state.methods.jump_factor,
+            sizes=state.methods.sizes,
             owner=state.owner,
             advance_at=state.methods.advance_at,
             advance_window=state.methods.advance_window,

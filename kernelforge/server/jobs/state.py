@@ -18,7 +18,7 @@ from pydantic import Field, FiniteFloat, NonNegativeInt, TypeAdapter
 
 from kernelforge.client.models import Job, JobStatus, RewardResult, TrainingStage
 from kernelforge.evaluation.stages.programs import Program
-from kernelforge.records import Build, Candidate, Fingerprint, Record, evaluation_key
+from kernelforge.records import Build, Candidate, CheckedSizes, Fingerprint, Record, evaluation_key
 from kernelforge.rewards import DEFAULT_POLICY
 from kernelforge.server.base import Caller, RequestRejected, utc_seconds
 from kernelforge.server.jobs.exemplars import CAPACITY, ExemplarKey, exemplar_of
@@ -169,6 +169,7 @@ class EvaluationTask:
             task=self.registered.task,
             candidate=self.candidate,
             profile=self.profile,
+            sizes=self.fingerprint.sizes,
             prepared=self.prepared,
             builds=self.builds,
         )
@@ -199,6 +200,8 @@ class TrainingSettings(Record):
     advance_at: float | None = None
     advance_window: int = ADVANCE_WINDOW
     jump_factor: float | None = None
+    sizes: CheckedSizes | None = None
+    """None for the server's."""
 
     def changed(self, changes: Mapping[str, Any]) -> TrainingSettings:
         """With those changes that are changes of it."""
@@ -430,6 +433,7 @@ class _TaskRow(NamedTuple):
     tries: NonNegativeInt
     deaths: NonNegativeInt
     started_at: FiniteFloat | None
+    sizes: CheckedSizes | None
 
 
 class _JobRow(NamedTuple):
@@ -465,7 +469,7 @@ class _SettingsRow(NamedTuple):
 
 
 _TASKS = (
-    "SELECT id, task, task_digest, candidate, source, plan, choices, profiled, tries, deaths, started_at "
+    "SELECT id, task, task_digest, candidate, source, plan, choices, profiled, tries, deaths, started_at, sizes "
     "FROM works WHERE state = 'open' ORDER BY id"
 )
 _JOBS = (
@@ -547,7 +551,7 @@ def _rows(store: JobStore, sql: str, kind: type[Row], label: str) -> Iterator[Ro
 
 
 def _task(row: _TaskRow, registered: Registered, engine: Engine) -> EvaluationTask:
-    fingerprint = engine.fingerprint
+    fingerprint = engine.fingerprint.at_sizes(row.sizes)
     if row.plan:
         candidate = Candidate(source=row.source, plan=row.plan, choices=json.loads(row.choices))
     else:
@@ -676,6 +680,8 @@ class JobServiceSettings:
 
     policy: str = DEFAULT_POLICY
     """Reward policy of requests that name none."""
+    train_on_request: bool = False
+    """Whether a job or a run may ask for the sizes ``train`` where they are not the server's own."""
     max_jobs: int = 20_000
     """Jobs that may be queued or running; more are refused with 503."""
     max_jobs_per_run: int = 10_000

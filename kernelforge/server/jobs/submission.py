@@ -21,7 +21,7 @@ from typing import Any
 
 from kernelforge.client.models import Job, JobRequest, JobStatus, RewardResult, TrainingStage
 from kernelforge.errors import StoreError
-from kernelforge.records import Candidate
+from kernelforge.records import Candidate, CheckedSizes, Fingerprint
 from kernelforge.rewards import MODELNEW_POLICY
 from kernelforge.server.base import Caller, LRUCache, RequestRejected, utc_seconds
 from kernelforge.server.jobs.completion import JobCompletion
@@ -42,6 +42,7 @@ from kernelforge.server.jobs.state import (
     ActiveJob,
     Deadlines,
     EvaluationTask,
+    JobServiceSettings,
     Restored,
     ServiceState,
     has_result,
@@ -77,6 +78,8 @@ class ParsedRequest:
     policy: str
     key: str | None
     request_hash: str
+    fingerprint: Fingerprint
+    """Of the evaluation that it asks for."""
     stage: TrainingStage | None = None
     """Stage of its run; set when it is accepted."""
 
@@ -228,17 +231,30 @@ class Submission:
     async def _parse(self, request: JobRequest, caller: Caller, key: str | None) -> ParsedRequest:
         self._require_ready()
         policy = self._parser.policy(request)
-        completion, candidate = await self._parser.parse(request, self._engine.fingerprint)
+        fingerprint = self._fingerprint(request)
+        completion, candidate = await self._parser.parse(request, fingerprint)
         if completion.reading.lane == "modelnew":
             policy = MODELNEW_POLICY
         request_hash = "" if key is None else hashlib.sha256(request.model_dump_json().encode()).hexdigest()
-        parsed = ParsedRequest(request, caller, completion, candidate, policy, key, request_hash)
+        parsed = ParsedRequest(request, caller, completion, candidate, policy, key, request_hash, fingerprint)
         try:
             if self._needs_candidate(parsed):
-                parsed.candidate = await self._parser.candidate(request, self._engine.fingerprint)
+                parsed.candidate = await self._parser.candidate(request, fingerprint)
         except StoreError as error:
             raise not_stored(error) from error
         return parsed
+
+    def _fingerprint(self, request: JobRequest) -> Fingerprint:
+        """Of the evaluation that a request asks for.
+
+        Raises:
+            RequestRejected: 422: it, or its run, asks for sizes that are not offered.
+        """
+        run = self._state.active.runs.get(request.run_id)
+        sizes = request.sizes or (None if run is None else run.methods.sizes)
+        own = self._engine.fingerprint
+        require_sizes(sizes, own, self._state.settings)
+        return own.at_sizes(sizes)
 
     def _decide(self, parsed: ParsedRequest, into: Accepted) -> Job | ActiveJob:
         self._require_ready()
@@ -341,7 +357,7 @@ class Submission:
         completion = parsed.completion
         assert completion.fault is not None
         evaluation = without_candidate(
-            completion.candidate, completion.registered.digest, self._engine.fingerprint, completion.fault
+            completion.candidate, completion.registered.digest, parsed.fingerprint, completion.fault
         )
         row = self._task_row(
             completion, "done", profiled=True, finished_at=now, evaluation=evaluation.model_dump_json()
@@ -412,6 +428,7 @@ class Submission:
                 source=candidate.source,
                 plan=candidate.plan,
                 choices=json.dumps(candidate.choices),
+                sizes=parsed.fingerprint.sizes,
             )
             into.batch.tasks.append(row)
             registered = completion.registered
@@ -423,7 +440,7 @@ class Submission:
                 candidate,
                 completion.candidate,
                 request.profile,
-                self._engine.fingerprint,
+                parsed.fingerprint,
                 max_age_s=self._max_age_s(request),
             )
         else:
@@ -615,6 +632,22 @@ class Submission:
         if isinstance(outcome, Job):
             return outcome
         return outcome.snapshot() if outcome.id in self._state.active.jobs else self._completed(outcome.id)
+
+
+def require_sizes(sizes: CheckedSizes | None, own: Fingerprint, settings: JobServiceSettings) -> None:
+    """Check that a server evaluates at these sizes. A complete evaluation is always offered.
+
+    Args:
+        sizes: that are asked for; None for the server's own.
+        own: of the evaluations of a job that asks for none.
+        settings: of the server.
+
+    Raises:
+        RequestRejected: 422: it does not.
+    """
+    if sizes == "train" and own.sizes != "train" and not settings.train_on_request:
+        message = "this server checks all sizes; sizes=train needs one that was started with --sizes any or train"
+        raise RequestRejected(422, "sizes_not_offered", message)
 
 
 def not_stored(error: StoreError) -> RequestRejected:

@@ -201,7 +201,7 @@ def test_a_database_of_the_first_version_is_brought_up_to_date(tmp_path: Path) -
         for column in ("policy_version", "max_staleness", "batch_size", "trajectories", "training", "owner"):
             plain.execute(f"ALTER TABLE runs DROP COLUMN {column}")
         plain.execute("DROP INDEX works_shared")
-        for column in ("shared_key", "program"):
+        for column in ("shared_key", "program", "sizes"):
             plain.execute(f"ALTER TABLE works DROP COLUMN {column}")
         plain.execute("DROP INDEX jobs_group")
         plain.execute("ALTER TABLE jobs DROP COLUMN training_stage")
@@ -214,7 +214,7 @@ def test_a_database_of_the_first_version_is_brought_up_to_date(tmp_path: Path) -
         Database(tmp_path / "server.db", SERVER, create=False, read_only=True)
     asyncio.run(write(2))
     with sqlite3.connect(tmp_path / "server.db") as plain:
-        assert plain.execute("PRAGMA user_version").fetchone() == (11,)
+        assert plain.execute("PRAGMA user_version").fetchone() == (12,)
         assert plain.execute("SELECT seq, group_id, prompt FROM jobs ORDER BY seq").fetchall() == [
             (1, None, None), (2, None, None),
         ]  # fmt: skip

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from kernelforge.client.models import JobRequest, JobStatus
 from kernelforge.server.jobs.service import JobService
+from kernelforge.server.jobs.state import JobServiceSettings
 from kernelforge.tasks.suites import Catalogue
 from kernelforge.workers.pool import LocalEngine
 from tests.server.service_tools import CALLER, ended, until
@@ -58,7 +59,9 @@ async def test_rewards_come_from_real_workers_also_after_a_job_was_cancelled(tmp
 
     before = set(children(os.getpid()))
     engine = LocalEngine("emulated:h100", slots=1, compilers=1, cache=tmp_path / "builds")
-    service = JobService(engine, Catalogue([str(suite)]), tmp_path / "results")
+    service = JobService(
+        engine, Catalogue([str(suite)]), tmp_path / "results", JobServiceSettings(train_on_request=True)
+    )
     await service.start()
     try:
         right, wrong, broken = await ended(
@@ -77,6 +80,8 @@ async def test_rewards_come_from_real_workers_also_after_a_job_was_cancelled(tmp
         assert equal.result.equals == right.result.evaluation
         assert equal.result.reward == right.result.reward
         assert service.stored(equal.id).source.strip() == renamed.strip()
+        [less] = await ended(service, job_request(renamed, profile=True, sizes="train"))
+        assert (less.result.verdict, less.result.sizes, less.result.equals) == ("OK", "train", None)
         model, wrong_model = await ended(
             service,
             JobRequest(task="mine/axpy", completion=reply_of(model_new()), profile=True),

@@ -92,6 +92,36 @@ async def test_a_measured_time_that_is_too_old_answers_for_no_equal_candidate(tm
         assert old.result.equals is None
 
 
+async def test_a_job_or_its_run_asks_for_the_sizes_that_the_server_offers(tmp_path: Path) -> None:
+    async with serving(tmp_path) as service:
+        with pytest.raises(RequestRejected, match="--sizes any") as refused:
+            await accepted(service, request(sizes="train"))
+        assert refused.value.status == 422
+        with pytest.raises(RequestRejected, match="--sizes any"):
+            await service.set_run("r", RunSettings(sizes="train"))
+        await ended(service, request("ALIKE 1", sizes="all"))
+    engine = InProcessEngine()
+    async with serving(tmp_path, engine, train_on_request=True) as service:
+        assert (await service.set_run("r", RunSettings(sizes="train"))).sizes == "train"
+        less, own, usual = await ended(
+            service,
+            request("ALIKE 2", run_id="r"),
+            request("ALIKE 1", run_id="r", sizes="all"),
+            request("ALIKE 3"),
+        )
+        assert [job.result.sizes for job in (less, own, usual)] == ["train", "all", "all"]
+        assert (less.result.equals, own.result.cached, usual.result.equals) == (None, True, own.result.evaluation)
+        assert len(engine.evaluated) == 1, "what checked less answers for no other, and no other for it"
+        [later] = await ended(service, request("ALIKE 4", run_id="r"))
+        assert later.result.equals == less.result.evaluation
+        assert (await service.set_run("r", RunSettings(sizes="server"))).sizes is None
+        engine.gate.clear()
+        [open_job] = await accepted(service, request("HELD", sizes="train"))
+    async with serving(tmp_path) as service:  # the operator's wish is another: what was accepted stays as it was
+        [job] = await service.wait([open_job.id], None, 60.0)
+        assert job.result.sizes == "train"
+
+
 async def test_the_same_candidate_for_another_task_is_another_work(tmp_path: Path) -> None:
     engine = InProcessEngine()
     async with serving(tmp_path, engine) as service:
