@@ -136,18 +136,19 @@ class RayEngine(WorkerPoolEngine):
         """Ask the cluster for the wanted slots, and give up those of nodes beyond them."""
         assert self._autoscale is not None
         target = self._autoscale.target(self._jobs, time.monotonic())
-        compilers = 0 if self._on_gpu else self._compilers * max(sum(node.cpus > 0 for node in self._nodes.values()), 1)
-        if (target, compilers) != self._requested:
-            await self._cluster.request(
-                target, compilers, cpus_per_slot=self._threads, gpus_per_slot=1 if self._on_gpu else 0
-            )
-            self._requested = target, compilers
         slots, busy = Counter[str](), Counter[str]()
         for name, worker_slot in self._worker_slots.items():
             label = name.partition("/")[0]
             slots[label] += 1
             busy[label] += worker_slot.state == "busy"
         kept = kept_nodes(slots, busy, target)
+        # Those of the nodes that are given up would keep these from idling.
+        compilers = 0 if self._on_gpu else self._compilers * max(len(kept), 1)
+        if (target, compilers) != self._requested:
+            await self._cluster.request(
+                target, compilers, cpus_per_slot=self._threads, gpus_per_slot=1 if self._on_gpu else 0
+            )
+            self._requested = target, compilers
         for label in slots.keys() - kept - self._surplus:
             self._each_of(label, WorkerSlot.drain)
         for label in self._surplus & kept:
