@@ -173,7 +173,10 @@ class MinimalService:
         for listener in self.listeners:
             listener(job)
 
-    async def score(self, request: JobRequest, caller: Caller, *, timeout_s: float, key: str | None = None) -> Job:
+    async def score(
+        self, request: JobRequest, caller: Caller, *, timeout_s: float, key: str | None = None, turn: bool = False
+    ) -> Job:
+        assert turn == (request.tag or "").startswith("session/"), "tags of turns are no other job's"
         job = (await self.submit([request], caller, [key]))[0]
         if isinstance(job, RequestRejected):
             raise job
