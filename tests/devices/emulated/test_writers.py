@@ -423,6 +423,12 @@ def test_single_threads_write_an_output_where_the_blocks_behind_an_element_take_
     assert "the blocks behind one element" in run_part(ptx, steps, sums, [5]).reason
 
 
+def test_a_search_for_writers_over_its_budget_says_so(ptx: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{PARTIAL}.MAP_INSTRUCTIONS", 1_000)
+    reason = run_part(ptx, [GEMM], C, [3]).reason
+    assert reason == "finding out which blocks write what takes over 1e+03 thread instructions"
+
+
 @pytest.mark.usefixtures("looked_at")
 def test_an_element_that_no_thread_writes_is_seen_where_single_threads_run(
     ptx: str, monkeypatch: pytest.MonkeyPatch

@@ -324,6 +324,8 @@ class PartialRun:
             try:
                 return self._backwards()
             except LaunchFailed as error:
+                if any(fault.kind == "timeout" for fault in error.faults):
+                    raise NotPartial(_search_too_dear()) from error
                 raise NotPartial(f"while it was found out which blocks write what: {error}") from error
             except _TooDear as error:
                 if most > 1:
@@ -574,7 +576,7 @@ class PartialRun:
                     raise NotPartial(f"too much of a large buffer would have to be looked at: {error}") from error
             limit = MAP_INSTRUCTIONS - self._slice_instructions
             if limit <= 0:
-                raise NotPartial(f"finding out which blocks write what takes over {MAP_INSTRUCTIONS:.2g} instructions")
+                raise NotPartial(_search_too_dear())
             name = writer_entry(entry.name, plane, threads=threads)
             report = self._execution.run_blocks(step, ctas, entry=name, limit=limit)
             self._slice_instructions += report.work
@@ -776,6 +778,10 @@ class PartialRun:
         content = self._execution.content(output.buffer)[output.offset_bytes : output.offset_bytes + output.nbytes]
         data = content.reshape(-1, output.dtype.itemsize)[elements].tobytes()
         return OutputPart(elements.tobytes(), data, states.in_state(_UNWRITTEN).size)
+
+
+def _search_too_dear() -> str:
+    return f"finding out which blocks write what takes over {MAP_INSTRUCTIONS:.2g} thread instructions"
 
 
 def _read_of(cache: CacheModel, extents: Sequence[Extent]) -> list[tuple[Extent, Sectors]]:
