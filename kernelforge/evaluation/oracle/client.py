@@ -216,6 +216,7 @@ class Oracle(Closing):
         """Baselines that ended the child, and how: not tried again."""
         self._child: OracleChild | None = None
         self._batch = Batch()
+        """Of an oracle that is not shared; those that are have one for all evaluators."""
         self._started = 0
         self._closed = False
         self._further = ""
@@ -428,7 +429,8 @@ class Oracle(Closing):
         """End the batch of evaluations that share draws."""
         if isinstance(self._zygote, SharedOracles):
             self._call({"op": "end"})
-        self._batch.end()
+        else:
+            self._batch.end()
 
     def release(self, handle: int) -> None:
         """Forget a draw; the child frees its memory. One that died took its draws with it."""
