@@ -121,9 +121,7 @@ class Scorer:
 
     async def session(self, task: str, turns: int, policy_version: int | None = None) -> AsyncConversation:
         """Begin a conversation about a task. Its observations are what is new: the model has the dialogue."""
-        return await self._client().session(
-            task, turns=turns, policy=self.policy, run_id=self.run_id, policy_version=self._version(policy_version)
-        )
+        return await self._client().session(task, **self._session(turns, policy_version))
 
     @contextlib.asynccontextmanager
     async def conversation(
@@ -138,9 +136,7 @@ class Scorer:
 
     def session_blocking(self, task: str, turns: int, policy_version: int | None = None) -> Conversation:
         """:meth:`session` for a framework that calls without an event loop."""
-        return self._blocking().session(
-            task, turns=turns, policy=self.policy, run_id=self.run_id, policy_version=self._version(policy_version)
-        )
+        return self._blocking().session(task, **self._session(turns, policy_version))
 
     async def turn(self, session: AsyncConversation, completion: str, policy_version: int | None = None) -> Turn:
         """Evaluate the next reply of a conversation; without a version it has the scorer's, or the conversation's."""
@@ -205,6 +201,11 @@ class Scorer:
             "sizes": self.sizes,
             "policy_version": self._version(policy_version),
         }
+
+    def _session(self, turns: int, policy_version: int | None) -> dict[str, Any]:
+        version = self._version(policy_version)
+        fields = {"turns": turns, "policy": self.policy, "run_id": self.run_id, "policy_version": version}
+        return {**fields, "sizes": self.sizes}
 
     def _version(self, version: int | None) -> int | None:
         """The version that a framework passed, or else the scorer's."""

@@ -335,6 +335,7 @@ class AsyncClient(ClientBase[AsyncTransport]):
         observations: Literal["delta", "whole"] = "delta",
         kind: PromptKindName = "refine",
         options: dict[str, Any] | None = None,
+        sizes: Literal["all", "train"] | None = None,
     ) -> AsyncConversation:
         """Begin a conversation about a task; the arguments are fields of
         :class:`~kernelforge.client.models.SessionRequest`."""
@@ -342,6 +343,8 @@ class AsyncClient(ClientBase[AsyncTransport]):
         fields |= {"policy_version": policy_version, "observations": observations}
         if kind != "refine" or options:  # an older server knows neither
             fields |= {"kind": kind, "options": options or {}}
+        if sizes is not None:
+            fields["sizes"] = sizes
         request = checked(SessionRequest, fields)
         return AsyncConversation(self, await self._ask(calls.open_session(request)))
 

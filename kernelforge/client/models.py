@@ -621,6 +621,8 @@ class SessionRequest(_Request):
     run_id: Name = "default"
     policy: str | None = Field(default=None, max_length=100)
     policy_version: int | None = Field(default=None, ge=0, le=2**53)
+    sizes: Literal["all", "train"] | None = None
+    """Sizes that its turns check, as in :class:`JobRequest`."""
     turns: int = Field(default=4, ge=1, le=MAX_TURNS)
     """Number of turns after which the conversation ends."""
     discount: float = Field(default=0.4, ge=0, le=1)

@@ -332,6 +332,7 @@ class Client(ClientBase[SyncTransport]):
         observations: Literal["delta", "whole"] = "delta",
         kind: PromptKindName = "refine",
         options: dict[str, Any] | None = None,
+        sizes: Literal["all", "train"] | None = None,
     ) -> Conversation:
         """Begin a conversation about a task; the arguments are fields of
         :class:`~kernelforge.client.models.SessionRequest`."""
@@ -339,6 +340,8 @@ class Client(ClientBase[SyncTransport]):
         fields |= {"policy_version": policy_version, "observations": observations}
         if kind != "refine" or options:  # an older server knows neither
             fields |= {"kind": kind, "options": options or {}}
+        if sizes is not None:
+            fields["sizes"] = sizes
         request = checked(SessionRequest, fields)
         return Conversation(self, self._ask(calls.open_session(request)))
 

@@ -21,24 +21,24 @@ PROMPT = "Write a kernel. An example:\n```cuda\n__global__ void example() {}\n``
 
 
 def test_every_field_of_a_scorer_reaches_the_server(server) -> None:
-    scorer = Scorer(policy="kevin/1", run_id="a", priority=3, deadline_s=7.5, profile=True)
+    scorer = Scorer(policy="kevin/1", run_id="a", priority=3, deadline_s=7.5, profile=True, sizes="train")
     assert scorer.score_blocking("core/swish", "1.5", policy_version=9).reward == 1.5
     (request,) = server.scored
-    fields = ("task", "completion", "policy", "run_id", "priority", "deadline_s", "profile", "policy_version")
+    fields = ("task", "completion", "policy", "run_id", "priority", "deadline_s", "profile", "policy_version", "sizes")
     assert tuple(getattr(request, name) for name in fields) == (
-        "core/swish", "1.5", "kevin/1", "a", 3, 7.5, True, 9,
+        "core/swish", "1.5", "kevin/1", "a", 3, 7.5, True, 9, "train",
     )  # fmt: skip
 
 
 async def test_every_field_of_a_scorer_reaches_a_conversation(server) -> None:
-    scorer = Scorer(policy="kevin/1", run_id="a", deadline_s=7.5)
+    scorer = Scorer(policy="kevin/1", run_id="a", deadline_s=7.5, sizes="train")
     scorer.turn_blocking(scorer.session_blocking("core/swish", 2), "1.5")
 
     async with scorer.conversation("core/swish", 2) as session:
         await scorer.turn(session, "2.5")
-    assert [
-        (session_request.policy, session_request.run_id, session_request.turns) for session_request in server.opened()
-    ] == [("kevin/1", "a", 2)] * 2
+    assert [(request.policy, request.run_id, request.turns, request.sizes) for request in server.opened()] == [
+        ("kevin/1", "a", 2, "train")
+    ] * 2
     turns = [
         TurnRequest.model_validate_json(session_request.body)
         for session_request in server.received

@@ -27,14 +27,14 @@ from kernelforge.client.models import (
     WorkerRow,
 )
 from kernelforge.errors import UsageError
-from kernelforge.records import Task, TaskFacts
+from kernelforge.records import CheckedSizes, Fingerprint, Task, TaskFacts
 from kernelforge.rewards import DEFAULT_POLICY
 from kernelforge.server.base import Caller, RequestRejected
 from kernelforge.server.jobs.results import Evaluated
 from kernelforge.tasks.suites import Catalogue
 from kernelforge.workers.base import Health
 from tests.agents.prompt_samples import BRIEF
-from tests.support.factories import make_evaluation, make_profile
+from tests.support.factories import make_evaluation, make_fingerprint, make_profile
 
 SLOW = "slow"
 """A completion with this text ends when the test says so."""
@@ -257,6 +257,9 @@ class MinimalService:
         ended = sum(job.status.ended for job in jobs)
         weight = self.settings.get(name, RunSettings()).weight or 1.0
         return RunStatus(run_id=name, weight=weight, queued=len(jobs) - ended, running=0, ended=ended)
+
+    def fingerprint_at(self, sizes: CheckedSizes | None, run_id: str) -> Fingerprint:
+        return make_fingerprint().at_sizes(sizes)
 
     def policy_version(self, run_id: str) -> int | None:
         return None

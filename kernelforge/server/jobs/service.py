@@ -30,7 +30,7 @@ from kernelforge.client.models import (
 )
 from kernelforge.errors import KernelForgeError, StoreError, TaskError
 from kernelforge.hardware.specs import spec_by_key
-from kernelforge.records import Attempt, Candidate, Fingerprint, Task
+from kernelforge.records import Attempt, Candidate, CheckedSizes, Fingerprint, Task
 from kernelforge.rewards.advantages import smoothed
 from kernelforge.server.base import Caller, LRUCache, RequestRejected
 from kernelforge.server.jobs.completion import End, JobCompletion
@@ -455,10 +455,13 @@ class JobService:
 
     # -- following ----------------------------------------------------------------------------------------------------
 
-    @property
-    def fingerprint(self) -> Fingerprint:
-        """Of the evaluations that the engine makes."""
-        return self._engine.fingerprint
+    def fingerprint_at(self, sizes: CheckedSizes | None, run_id: str) -> Fingerprint:
+        """The fingerprint of a run's evaluations at some sizes; None: the run's own, else the server's.
+
+        Raises:
+            RequestRejected: 422: the sizes are not offered.
+        """
+        return self._submission.fingerprint_at(sizes, run_id)
 
     def job(self, job_id: str) -> Job:
         """

@@ -231,7 +231,7 @@ class Submission:
     async def _parse(self, request: JobRequest, caller: Caller, key: str | None) -> ParsedRequest:
         self._require_ready()
         policy = self._parser.policy(request)
-        fingerprint = self._fingerprint(request)
+        fingerprint = self.fingerprint_at(request.sizes, request.run_id)
         completion, candidate = await self._parser.parse(request, fingerprint)
         if completion.reading.lane == "modelnew":
             policy = MODELNEW_POLICY
@@ -244,14 +244,14 @@ class Submission:
             raise not_stored(error) from error
         return parsed
 
-    def _fingerprint(self, request: JobRequest) -> Fingerprint:
-        """Of the evaluation that a request asks for.
+    def fingerprint_at(self, sizes: CheckedSizes | None, run_id: str) -> Fingerprint:
+        """The fingerprint of evaluations at some sizes, by default the run's, else the server's.
 
         Raises:
-            RequestRejected: 422: it, or its run, asks for sizes that are not offered.
+            RequestRejected: 422: the sizes are not offered.
         """
-        run = self._state.active.runs.get(request.run_id)
-        sizes = request.sizes or (None if run is None else run.methods.sizes)
+        run = self._state.active.runs.get(run_id)
+        sizes = sizes or (None if run is None else run.methods.sizes)
         own = self._engine.fingerprint
         require_sizes(sizes, own, self._state.settings)
         return own.at_sizes(sizes)

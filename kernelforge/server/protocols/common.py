@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from fastapi import Query, Request
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -44,6 +44,8 @@ class Named(Narrow):
     priority: int | None = Field(default=None, ge=-10, le=10)
     profile: bool | None = None
     """Also profile a correct candidate."""
+    sizes: Literal["all", "train"] | None = None
+    """Sizes to check, among those that the server offers; by default the run's, else the server's."""
 
 
 class _UrlDefaults(Named):

@@ -83,6 +83,8 @@ class EvaluationRequest(Narrow):
     cases_code: None = None
     """Code of a request is never executed."""
     resources: dict[Literal["gpus"], Literal[1]] | None = None
+    sizes: Literal["all", "train"] | None = None
+    """Of ours: sizes to check, as in :class:`~kernelforge.client.models.JobRequest`."""
 
 
 class KernelGymBatch(Narrow):
@@ -322,6 +324,7 @@ def _job(service: JobService, request: EvaluationRequest) -> JobRequest:
             "deadline_s": request.timeout,
             "profile": bool(request.enable_profiling),
             "fresh": request.force_refresh,
+            "sizes": request.sizes,
             **candidate,
         },
         "kernel_code",

@@ -54,11 +54,12 @@ def router(service: JobService) -> APIRouter:
     routes = api_router("nemo-gym")
 
     async def seed_session(row: Row, defaults: UrlDefaults, caller: Submitter) -> dict[str, str]:
-        """Check the row's task before the model is prompted. No state is kept."""
+        """Check the row's task and sizes before the model is prompted. No state is kept."""
         session = row.get("resources_session_id")
         row = row.get("task_data", {}) if session is not None else row
         job = job_request(_named(row), defaults, "")
         service.find_task(job.task, job.reference_code)
+        service.fingerprint_at(job.sizes, job.run_id)
         return {} if session is None else {"resources_session_id": str(session)}
 
     async def close_session(row: Row, caller: Submitter) -> dict[str, str]:

@@ -58,6 +58,8 @@ class ResetRequest(_Part):
     policy: str | None = Field(default=None, max_length=100)
     run_id: Name = "default"
     policy_version: int | None = Field(default=None, ge=0, le=2**53)
+    sizes: Literal["all", "train"] | None = None
+    """Sizes to check, among those that the server offers; by default the run's, else the server's."""
     seed: int | None = Field(default=None, ge=0)
     """Ignored: a task does not vary, and its inputs are drawn from a secret seed."""
     episode_id: str | None = Field(default=None, max_length=255)
@@ -70,6 +72,8 @@ class Action(_Part):
     task: str | None = Field(default=None, max_length=200)
     """Only without a reset, as over HTTP: the step is then a complete episode."""
     policy: str | None = Field(default=None, max_length=100)
+    """Only with ``task``."""
+    sizes: Literal["all", "train"] | None = None
     """Only with ``task``."""
     metadata: dict[str, Any] = {}
     """Ignored; OpenEnv's actions have it."""
@@ -92,6 +96,8 @@ class Observation(_Part):
     verdict: str | None = None
     uncompared: bool = False
     """Whether the verdict is OK although no value was compared at the full size."""
+    sizes: Literal["all", "train"] | None = None
+    """Those that were checked: ``train`` are fewer."""
     stage: str | None = None
     components: Components | None = None
     best: bool | None = None
@@ -124,6 +130,7 @@ def router(service: JobService, sessions: Sessions) -> APIRouter:
     async def reset(body: ResetRequest, caller: Submitter) -> Stepped:
         """The prompt of a task. Stateless; episodes of several turns use ``/openenv/ws``."""
         reference, _ = service.find_task(body.task, body.reference_code)
+        service.fingerprint_at(body.sizes, body.run_id)
         prompt = await sessions.first_prompt(reference)
         return Stepped(observation=Observation(task=reference, prompt=prompt, max_turns=1))
 
@@ -135,7 +142,7 @@ def router(service: JobService, sessions: Sessions) -> APIRouter:
             raise RequestRejected(
                 422, "no_task", "over HTTP an action names its task; or reset an episode over /openenv/ws"
             )
-        job = JobRequest(task=action.task, completion=action.completion, policy=action.policy)
+        job = JobRequest(task=action.task, completion=action.completion, policy=action.policy, sizes=action.sizes)
         (result,) = await score_all(request, service, caller, [job], timeout_s=body.timeout_s or TURN_S)
         return _single(service.find_task(action.task)[0], result)
 
@@ -236,6 +243,7 @@ class Episode:
                 run_id=request.run_id,
                 policy=request.policy,
                 policy_version=request.policy_version,
+                sizes=request.sizes,
                 turns=request.turns,
                 observations="whole",
             ),
@@ -249,8 +257,9 @@ class Episode:
     async def _step(self, action: Action) -> Stepped:
         if self._session is None:
             return await self._alone(action)
-        if action.task is not None:
-            raise RequestRejected(422, "invalid", "the reset named the task; omit it in the action")
+        for name in ("task", "policy", "sizes"):
+            if getattr(action, name) is not None:
+                raise RequestRejected(422, "invalid", f"the reset began the episode; omit {name!r} in the action")
         number = self._state.step_count + 1
         turn = await self._sessions.turn(
             self._session, TurnRequest(number=number, completion=action.completion), self._caller
@@ -273,7 +282,7 @@ class Episode:
         """A step without a reset is an episode of one turn."""
         if action.task is None:
             raise RequestRejected(422, "no_task", "reset with a task first, or name one in the action")
-        opened = await self._reset(ResetRequest(task=action.task, turns=1, policy=action.policy))
+        opened = await self._reset(ResetRequest(task=action.task, turns=1, policy=action.policy, sizes=action.sizes))
         if opened.done:
             raise RequestRejected(422, "no_task", f"there is no prompt for task {action.task!r}")
         try:
@@ -322,7 +331,7 @@ def _single(reference: str, result: RewardResult) -> Stepped:
 
 
 def _observation(result: RewardResult, **fields: Any) -> Observation:
-    names = {"feedback", "verdict", "uncompared", "stage", "components"}
+    names = {"feedback", "verdict", "uncompared", "sizes", "stage", "components"}
     return Observation(**{name: getattr(result, name) for name in names}, **fields)
 
 

@@ -32,7 +32,7 @@ from kernelforge.client.models import (
 )
 from kernelforge.errors import StoreError, UsageError
 from kernelforge.evaluation.stages.compile_stage import redact_hidden_failures
-from kernelforge.records import Attempt, Candidate, Reward, Task
+from kernelforge.records import Attempt, Candidate, CheckedSizes, Reward, Task
 from kernelforge.rewards import Context, discounted_returns
 from kernelforge.search import score
 from kernelforge.server.base import Caller, RequestRejected, utc_seconds
@@ -120,9 +120,11 @@ class Sessions:
         or else the least recently used one that was idle for some minutes.
 
         Raises:
-            RequestRejected: 422: the task is not registered, or has no facts for agents; 429: all sessions are in use.
+            RequestRejected: 422: the task is not registered, or has no facts for agents, or its sizes are not offered;
+                429: all sessions are in use.
         """
         reference, task = self._service.find_task(request.task)
+        self._service.fingerprint_at(request.sizes, request.run_id)
         await self._sweep()
         policy = policy_name(request.policy or self._service.default_policy)
         context = await self._service.task_context(task)
@@ -293,6 +295,7 @@ class Sessions:
                 policy_version=version,
                 deadline_s=request.deadline_s,
                 profile=True,
+                sizes=row.request.sizes,
                 tag=f"session/{row.id}/{len(turns) + 1}",
             ),
             caller,
@@ -300,7 +303,7 @@ class Sessions:
             turn=True,
         )
         candidate = await self._service.candidate(row.task, request.completion)
-        stored = self._evaluated(job, candidate)
+        stored = self._evaluated(job, candidate, row.request.sizes)
         earlier = [item.attempt for item in turns]
         shown_evaluation = redact_hidden_failures(stored.evaluation, [attempt.evaluation for attempt in earlier])
         stored = replace(stored, evaluation=shown_evaluation)
@@ -359,7 +362,7 @@ class Sessions:
         if running is not None and not running.task.cancelled():
             running.task.exception()  # mark as retrieved; waiting callers have received it
 
-    def _evaluated(self, job: Job, candidate: Candidate | None) -> Evaluated:
+    def _evaluated(self, job: Job, candidate: Candidate | None, sizes: CheckedSizes | None) -> Evaluated:
         """The evaluation of a turn; of an unsupported candidate as if it had failed there: the dialogue goes on.
 
         Raises:
@@ -369,9 +372,8 @@ class Sessions:
         if result is not None and result.outcome == "unsupported" and result.error is not None:
             _, task = self._service.find_task(job.task)
             assert candidate is not None, "what the device cannot run is a candidate"
-            evaluation = not_run(
-                candidate.hash, task.digest, self._service.fingerprint, result.error.message, candidate.lane
-            )
+            fingerprint = self._service.fingerprint_at(sizes, job.run_id)
+            evaluation = not_run(candidate.hash, task.digest, fingerprint, result.error.message, candidate.lane)
             return Evaluated(evaluation, None, candidate.source, utc_seconds())
         stored = self._service.stored(job.id)
         if result is None or result.outcome not in ("scored", "withheld") or stored is None:

@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import httpx2
 import pytest
@@ -45,8 +46,8 @@ class Trainer(ABC):
         self.http = httpx2.Client(base_url=url, timeout=30)
 
     @abstractmethod
-    def score(self, completion: str, task: str = TASK) -> Answer:
-        """Send one completion for a registered task."""
+    def score(self, completion: str, task: str = TASK, **fields: Any) -> Answer:
+        """Send one completion for a registered task, with further fields where the protocol has them."""
 
     def score_reference(self, completion: str, code: str) -> Answer:
         """The same for a task that reference code names."""
@@ -58,26 +59,27 @@ class Trainer(ABC):
 
 
 class Slime(Trainer):
-    def score(self, completion: str, task: str = TASK) -> Answer:
+    def score(self, completion: str, task: str = TASK, **fields: Any) -> Answer:
+        label = json.dumps({"task": task, **fields}) if fields else task
         status, answer = self.post(
-            "/slime/reward?form=dict", {"prompt": "p", "response": completion + "<|im_end|>", "label": task}
+            "/slime/reward?form=dict", {"prompt": "p", "response": completion + "<|im_end|>", "label": label}
         )
         return Answer(bool(answer["correct"]), answer["reward"]) if status == 200 else Answer(status=status)
 
 
 class OpenRLHF(Trainer):
-    def score(self, completion: str, task: str = TASK) -> Answer:
+    def score(self, completion: str, task: str = TASK, **fields: Any) -> Answer:
         body = {"query": ["p" + completion + "<|im_end|>"], "prompts": ["p"], "labels": [task]}
-        status, answer = self.post("/openrlhf/reward", body)
+        status, answer = self.post(f"/openrlhf/reward?{urlencode(fields)}", body)
         if status != 200:
             return Answer(status=status)
         return Answer(bool(answer["extra_logs"]["correct"][0]), answer["rewards"][0])
 
 
 class NemoGym(Trainer):
-    def score(self, completion: str, task: str = TASK) -> Answer:
+    def score(self, completion: str, task: str = TASK, **fields: Any) -> Answer:
         message = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": completion}]}
-        row = {"verifier_metadata": {"task": task}, "response": {"output": [message]}}
+        row = {"verifier_metadata": {"task": task, **fields}, "response": {"output": [message]}}
         status, answer = self.post("/nemo-gym/verify", row)
         if status != 200:
             return Answer(status=status)
@@ -88,11 +90,11 @@ class KernelGYM(Trainer):
     gives_reward = False
     numbers = itertools.count()
 
-    def score(self, completion: str, task: str = TASK) -> Answer:
-        return self.score_reference(completion, self.source if task == TASK else "class Model: ...")
+    def score(self, completion: str, task: str = TASK, **fields: Any) -> Answer:
+        return self.score_reference(completion, self.source if task == TASK else "class Model: ...", **fields)
 
-    def score_reference(self, completion: str, code: str) -> Answer:
-        body = {"task_id": f"task {next(self.numbers)}", "reference_code": code, "kernel_code": completion}
+    def score_reference(self, completion: str, code: str, **fields: Any) -> Answer:
+        body = {"task_id": f"task {next(self.numbers)}", "reference_code": code, "kernel_code": completion, **fields}
         status, answer = self.post("/kernelgym/evaluate", body)
         return Answer(answer["correctness"]) if status == 200 else Answer(status=status)
 
@@ -100,8 +102,8 @@ class KernelGYM(Trainer):
 class OpenEnv(Trainer):
     statuses = {"VALIDATION_ERROR": 422, "EXECUTION_ERROR": 503}
 
-    def score(self, completion: str, task: str = TASK) -> Answer:
-        return self.play({"task": task}, completion)
+    def score(self, completion: str, task: str = TASK, **fields: Any) -> Answer:
+        return self.play({"task": task, **fields}, completion)
 
     def score_reference(self, completion: str, code: str) -> Answer:
         return self.play({"reference_code": code}, completion)
@@ -152,6 +154,15 @@ def test_an_infrastructure_failure_has_no_score_and_may_be_sent_again(trainer: T
 def test_an_unknown_task_is_refused_and_nothing_is_run(trainer: Trainer, service: ScriptedService) -> None:
     before = len(service.submitted)
     assert trainer.score(reply(), "core/none") == Answer(status=422)
+    assert len(service.submitted) == before
+
+
+def test_a_completion_may_say_which_sizes_are_checked(trainer: Trainer, service: ScriptedService) -> None:
+    for sizes in ("train", "all"):
+        assert trainer.score(reply(f"at {sizes} {type(trainer).__name__}"), sizes=sizes).correct is True
+        assert service.submitted[-1].sizes == sizes
+    before = len(service.submitted)
+    assert trainer.score(reply(), sizes="hidden") == Answer(status=422)
     assert len(service.submitted) == before
 
 

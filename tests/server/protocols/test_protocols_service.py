@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from kernelforge.server.protocols import kernelgym, openrlhf, slime
+from kernelforge.client.models import RunSettings
+from kernelforge.server.protocols import kernelgym, nemo_gym, openrlhf, slime
 from tests.server.http_serving import client_of, served
 from tests.server.service_tools import serving, until
 from tests.support.inprocess_engine import InProcessEngine, completion
@@ -27,6 +28,29 @@ async def test_equal_completions_of_a_request_are_evaluated_once(tmp_path: Path)
         answer = await client.post("/openrlhf/reward", json=query("a", "WRONG", "a", "a"))
         assert answer.json()["rewards"] == pytest.approx([0.3, 0.0, 0.3, 0.3])
     assert len(engine.evaluated) == 2
+
+
+async def test_the_sizes_of_a_protocol_are_those_that_the_server_offers(tmp_path: Path) -> None:
+    sent = {"prompt": "", "response": completion("a"), "label": "core/gelu"}
+    row = {"task": "core/gelu", "sizes": "train"}
+    async with serving(tmp_path) as service:
+        client = client_of(service, routers=[slime.router(service), nemo_gym.router(service)])
+        for path, body in (("/slime/reward?sizes=train", sent), ("/nemo-gym/seed_session", row)):
+            refused = await client.post(path, json=body)
+            assert (refused.status_code, refused.json()["error"]["code"]) == (422, "sizes_not_offered")
+            assert "--sizes any" in refused.json()["error"]["message"]
+    async with serving(tmp_path, train_on_request=True) as service:
+        client = client_of(service, routers=[slime.router(service), kernelgym.router(service)])
+        await service.set_run("r", RunSettings(sizes="train"))
+        code = service.find_task("core/gelu")[1].source
+        body = {"task_id": "t", "reference_code": code, "kernel_code": completion("b"), "timeout": 30}
+        answer = await client.post("/kernelgym/evaluate", json=body | {"sizes": "train"})
+        assert answer.json()["metadata"]["sizes"] == "train"
+        assert (await client.post("/kernelgym/evaluate", json=body)).json()["error"]["code"] == "key_reused"
+        for query_text, sizes in (("?run_id=r", "train"), ("?run_id=r&sizes=all", "all"), ("", "all")):
+            assert (await client.post(f"/slime/reward{query_text}", json=sent)).status_code == 200
+            [last] = service._state.store.read("SELECT result ->> 'sizes' FROM jobs ORDER BY seq DESC LIMIT 1")
+            assert last == (sizes,)
 
 
 async def test_a_worker_that_dies_and_trouble_that_passes_are_not_seen_by_a_trainer(tmp_path: Path) -> None:

@@ -69,10 +69,16 @@ class Server:
 
 @asynccontextmanager
 async def serving(
-    folder: Path, policy: str = DEFAULT_POLICY, *, measures: bool = False, **options: Any
+    folder: Path,
+    policy: str = DEFAULT_POLICY,
+    *,
+    measures: bool = False,
+    train_on_request: bool = False,
+    **options: Any,
 ) -> AsyncIterator[Server]:
     engine = TellingEngine(measures=measures)
-    service = JobService(engine, CATALOGUE, folder, JobServiceSettings(policy=policy))
+    settings = JobServiceSettings(policy=policy, train_on_request=train_on_request)
+    service = JobService(engine, CATALOGUE, folder, settings)
     await service.start()
     sessions = Sessions(service, folder / "server.db", **options)
     app = create_app(service, routers=[session_routes.router(sessions)])
@@ -114,6 +120,27 @@ async def test_observations_are_deltas_or_whole_prompts(tmp_path: Path) -> None:
         assert texts[0]["observation"].startswith(full["system"])
         assert delta["system"] not in texts[1]["observation"]
         assert "it was WRONG" in texts[1]["observation"]
+
+
+async def test_the_turns_of_a_session_check_the_sizes_that_it_was_begun_with(tmp_path: Path) -> None:
+    less = {"task": "core/softmax", "sizes": "train"}
+    async with serving(tmp_path, train_on_request=True) as server:
+        opened = [await server.open(sizes="train"), await server.open()]
+        turns = [(await server.turn(session["id"], completion("4194304"))).json() for session in opened]
+        assert [turn["result"]["sizes"] for turn in turns] == ["train", "all"]
+        assert len(server.engine.evaluated) == 2, "one answers for no other"
+        lacking = (await server.turn(opened[0]["id"], completion("LACKS"))).json()
+        assert lacking["result"]["outcome"] == "unsupported"
+        _, kept = server.sessions._store.get(opened[0]["id"])
+        assert [turn.attempt.evaluation.fingerprint.sizes for turn in kept] == ["train", "train"]
+    async with serving(tmp_path) as server:
+        refusals = [
+            await server.client.post("/v1/sessions", json=less),
+            await server.client.post("/v1/sessions", json=less | {"sizes": "hidden"}),
+            await server.turn(opened[0]["id"], completion("1")),
+        ]
+    assert [refusal.status_code for refusal in refusals] == [422] * 3
+    assert ["--sizes any" in refusal.json()["error"]["message"] for refusal in refusals] == [True, False, True]
 
 
 async def test_a_turn_has_the_version_of_the_weights_that_wrote_it(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal
 
 import verifiers.v1 as vf
 
@@ -20,6 +21,7 @@ class ServerConfig(vf.TaskConfig):
     run_id: str = "default"
     deadline_s: float | None = None
     profile: bool = False
+    sizes: Literal["all", "train"] | None = None
     weights: dict[str, float] | None = None
     policy_version: int | str | None = None
     """A number, or the name of a function that says it at each request: ``package.module:function``."""
@@ -31,6 +33,7 @@ class ServerConfig(vf.TaskConfig):
             run_id=self.run_id,
             deadline_s=self.deadline_s,
             profile=self.profile,
+            sizes=self.sizes,
             weights=self.weights,
             policy_version=self.policy_version,
         )
