@@ -50,6 +50,13 @@ class Kind(StrEnum):
     CRITIQUE = "critique"
 
 
+class Programs(StrEnum):
+    """Values of ``--programs``."""
+
+    ONCE = "once"
+    ALL = "all"
+
+
 class ReasoningForm(StrEnum):
     """Values of ``--reasoning``."""
 
@@ -131,6 +138,9 @@ def export(
         float | None, typer.Option("--min-reward", metavar="NUMBER", help="Only replies with at least this reward.")
     ] = None,
     near: NearOption = 0.9,
+    programs: Annotated[
+        Programs, typer.Option("--programs", help="How often equal PTX and plans count in sft, kto and grpo.")
+    ] = Programs.ONCE,
     exclude: ExcludeOption = None,
     validation: Annotated[
         float, typer.Option("--validation", metavar="SHARE", min=0, max=1, help="Share of the tasks kept apart.")
@@ -145,9 +155,10 @@ def export(
 ) -> None:
     """Write rows for training, with a data card: prompts, replies, rewards, and where each is from.
 
-    Replies that repeat an earlier one of the same prompt are left out, by source, by PTX, and by likeness.
+    Replies that repeat an earlier one of the same prompt are left out, by source, by PTX, and by likeness; and so are
+    those that share the evaluation of an earlier one, of a group's completions too.
     """
-    from kernelforge.datasets.training import KINDS, distinct, rows, split, with_reasoning
+    from kernelforge.datasets.training import KINDS, counted_once, distinct, rows, split, with_reasoning
     from kernelforge.rewards import DEFAULT_POLICY, find_policy
 
     _check_output(output, file_format)
@@ -163,6 +174,9 @@ def export(
     if kind not in (Kind.GRPO, Kind.TRAJECTORIES, Kind.CRITIQUE):  # these need every completion of a group or dialogue
         samples = distinct(samples, near)
         steps.append((f"without repeats, from {near:.0%} alike on", len(samples)))
+    if programs is Programs.ONCE and kind in (Kind.SFT, Kind.KTO, Kind.GRPO):
+        samples = counted_once(samples, by_group=kind is Kind.GRPO)
+        steps.append(("without those that share the evaluation of an equal one", len(samples)))
     samples = with_reasoning(samples, reasoning.value)
     made = {name: rows(kind.value, part, discount) for name, part in split(samples, validation).items()}
     if not any(made.values()):

@@ -74,16 +74,18 @@ def _show_task(store: Store, run: Run, task: str, *, as_json: bool) -> None:
 def _show_attempt(store: Store, named: Reference, *, messages: bool, candidate: bool, as_json: bool) -> None:
     from kernelforge.report import attempt_view
     from kernelforge.report.terminal import attempt_lines
-    from kernelforge.report.views.run_records import best_of
+    from kernelforge.report.views.run_records import best_of, originals
 
     attempt = the_attempt(store, named)
     if candidate:
         _print_candidate(attempt)
         return
+    attempts = store.attempts(named.run.id, attempt.task)
     view = attempt_view(
         attempt,
         store.attempt(attempt.parent) if attempt.parent else None,
-        best=best_of(store.attempts(named.run.id, attempt.task)),
+        best=best_of(attempts),
+        original=originals(attempts).get(attempt.id),
         task=store.task(named.run.id, attempt.task),
         facts=store.facts(named.run.id, attempt.task),
         messages=messages or as_json,

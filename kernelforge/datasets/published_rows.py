@@ -243,16 +243,14 @@ _PROMPT = "Write {language} kernels that replace the operators of this PyTorch m
 
 
 def _columns(pair: PublishedPair, data_set: str) -> dict[str, Any]:
-    unknown = dict.fromkeys(
-        ("task_digest", "reward", "verdict", "stage", "speedup", "predicted_speedup", "device", "evaluator")
-    )
+    judged = ("task_digest", "reward", "verdict", "stage", "speedup", "predicted_speedup", "device", "evaluator")
     return {
         "id": pair.name,
         "source": "published",
         "run": data_set,
         "task": pair.task,
         "group": pair.task or pair.name,
-        **unknown,
+        **dict.fromkeys((*judged, "evaluation")),
         "written_by": FORMATS[data_set].partition(":")[0],
         "reasoning": pair.reasoning,
         "reasoning_tokens": None if pair.reasoning is None else estimate_tokens(pair.reasoning),

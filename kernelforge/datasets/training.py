@@ -75,6 +75,11 @@ class Sample:
         return self.evaluation.verdict is Verdict.OK and not self.evaluation.uncompared
 
     @property
+    def shared_key(self) -> str:
+        """Key of the evaluation that decided: that of an equal candidate where it is shared."""
+        return self.evaluation.equals or self.evaluation.key
+
+    @property
     def time(self) -> tuple[float, float, str] | None:
         """Ends of the interval of its speed and its kind; higher is faster. None where there is no time.
 
@@ -220,6 +225,7 @@ def grouped(samples: Sequence[Sample]) -> Iterator[Row]:
                 "verdicts": [sample.evaluation.outcome for sample in members],
                 "policy_versions": [sample.policy_version for sample in members],
                 "reasonings": [sample.reasoning for sample in members],
+                "evaluations": [sample.shared_key for sample in members],
                 **columns(members[0]),
             }
 
@@ -323,6 +329,7 @@ def columns(sample: Sample) -> Row:
         "predicted_speedup": None if predicted is None else predicted.speedup,
         "device": evaluation.fingerprint.device,
         "evaluator": evaluation.fingerprint.evaluator,
+        "evaluation": sample.shared_key,
         "written_by": sample.written_by,
         "reasoning": sample.reasoning,
         "reasoning_tokens": sample.reasoning_tokens,
@@ -384,6 +391,24 @@ def distinct(samples: Iterable[Sample], near: float) -> list[Sample]:
             continue
         others.append((source, ptx, parts))
         kept.append(sample)
+    return kept
+
+
+def counted_once(samples: Iterable[Sample], *, by_group: bool = False) -> list[Sample]:
+    """Samples without those that an evaluation of an earlier one decided, since their candidates are equal but for
+    names, even in another prompt. What holds no candidate is kept.
+
+    Args:
+        by_group: leave out only what repeats a sample of its own group.
+    """
+    kept: list[Sample] = []
+    seen: set[tuple[str, str, str]] = set()
+    for sample in samples:
+        # One candidate may have an INFRA before its result.
+        name = (sample.shared_key, sample.evaluation.outcome, sample.group if by_group else "")
+        if sample.candidate is None or name not in seen:
+            kept.append(sample)
+        seen.add(name)
     return kept
 
 

@@ -309,7 +309,7 @@ _FIELDS_OF_PARTS = {
 """Fields of objects inside an evaluation or a profile, which its view shows among its own."""
 
 _OBJECTS = {
-    "evaluations": ("evaluation", "verdict stage reason lane fingerprint performance"),
+    "evaluations": ("evaluation", "verdict stage reason lane equals fingerprint performance"),
     "builds": ("evaluation.build", "key ok refused limit arch toolchain ptx_hash seconds cached kernels diagnostics"),
     "profiles": ("profile", "size device notes roofline"),
     "findings": ("finding", "kind headline why action move metrics bottleneck"),
@@ -350,23 +350,26 @@ _VIEWS = [
 
 _SCRIPT = Path(__file__).with_name("results.sql").read_text(encoding="utf-8") + "".join(_VIEWS)
 
-_REASONING = "".join(
-    [
-        "ALTER TABLE task_messages ADD COLUMN reasoning TEXT REFERENCES blobs(sha256);\n",
-        "DROP VIEW message_texts;\nDROP VIEW messages;\n",
-        *(
-            statement
-            for statement in _statements(_SCRIPT)
-            if statement.lstrip().startswith(("CREATE VIEW message_texts ", "CREATE VIEW messages "))
-        ),
-    ]
+
+def _made_again(*views: str) -> str:
+    """Statements that replace views by those of the newest version."""
+    begins = tuple(f"CREATE VIEW {name} " for name in views)
+    drops = "".join(f"DROP VIEW {name};\n" for name in views)
+    return drops + "".join(text for text in _statements(_SCRIPT) if text.lstrip().startswith(begins))
+
+
+_REASONING = "ALTER TABLE task_messages ADD COLUMN reasoning TEXT REFERENCES blobs(sha256);\n" + _made_again(
+    "message_texts", "messages"
 )
 """Makes version 2: messages carry reasoning."""
+
+_EQUALS = _made_again("evaluations")
+"""Makes version 3: evaluations say which one they share."""
 
 RESULTS = Schema(
     application_id=0x4B464F47,  # "KFOG"
     script=_SCRIPT,
     synchronous="FULL",  # an attempt that was reported must outlive a power cut
     readable_from=1,
-    changes=(_REASONING,),
+    changes=(_REASONING, _EQUALS),
 )

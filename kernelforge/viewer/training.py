@@ -149,7 +149,7 @@ SELECT task, policy_version, group_id, status = 'queued',
   json_extract(result, '$.uncompared'), json_extract(result, '$.reward'),
   json_extract(result, '$.components.correct'),
   coalesce(json_extract(result, '$.components.speedup'), json_extract(result, '$.components.predicted')),
-  reading
+  reading, json_extract(result, '$.equals') IS NOT NULL
 FROM jobs WHERE run = ? ORDER BY seq
 """
 
@@ -166,6 +166,7 @@ def _job(
     correct: float | None,
     speedup: float | None,
     reading: str | None,
+    equal: int,
 ) -> TrainingJob:
     is_correct = correct == 1
     read = AS_SENT if reading is None else READING.validate_json(reading)
@@ -181,4 +182,5 @@ def _job(
         faster=is_correct and speedup is not None and speedup > 1,
         reading="converted" if read.converted else read.lane,
         notes=read.notes,
+        equal=bool(equal),
     )

@@ -17,7 +17,7 @@ from kernelforge.datasets.curation import RULES
 from kernelforge.datasets.published_rows import FORMATS
 from kernelforge.datasets.training import KINDS
 from kernelforge.errors import UsageError
-from kernelforge.records import Attempt, Message, Usage
+from kernelforge.records import Attempt, Message, Usage, Verdict
 from kernelforge.store import Store
 from kernelforge.tasks import load_suite, load_task
 from tests.adapters.character_tokenizer import LETTERS, character_tokenizer
@@ -80,6 +80,26 @@ def test_each_kind_of_a_run_is_written_with_its_card(results: Path) -> None:
         assert "Licence: not stated." in card
     assert counts["sft"] < counts["kto"]
     assert counts["dpo"] > 0
+
+
+def test_equal_programs_count_once_unless_all_are_asked_for(results: Path) -> None:
+    with Store.open(results / "kernelforge.db") as store:
+        run = store.run("latest")
+        first = next(a for a in store.attempts(run.id, "softmax") if a.evaluation.verdict is Verdict.OK)
+        last = with_another_source(first, 99)
+        evaluation = last.evaluation.model_copy(update={"equals": first.evaluation.key})
+        words = (first.messages[0].model_copy(update={"content": "Make it faster."}), first.messages[1])
+        number = len(store.attempts(run.id, "softmax"))
+        changes = {"id": f"{run.id}/softmax/{number:02d}", "number": number, "messages": words, "accepted": False}
+        store.add_attempt(last.model_copy(update={**changes, "evaluation": evaluation}))
+    counts = {}
+    for programs in ("once", "all"):
+        out = results / programs
+        export("--as", "sft", "-o", str(out), "--results", str(results), "--near", "1", "--programs", programs)
+        counts[programs] = len(lines(out / "train.jsonl"))
+    assert counts["all"] == counts["once"] + 1
+    cards = [(results / programs / "README.md").read_text() for programs in counts]
+    assert ["without those that share the evaluation" in card for card in cards] == [True, False]
 
 
 def test_the_command_names_every_kind() -> None:

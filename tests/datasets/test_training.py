@@ -9,6 +9,7 @@ import pytest
 from kernelforge.datasets.training import (
     KINDS,
     Sample,
+    counted_once,
     distinct,
     likeness,
     normalised,
@@ -202,6 +203,25 @@ def test_repeats_of_a_prompt_are_left_out_by_source_ptx_and_likeness() -> None:
     assert distinct([wrong, right, other], 0.9) == [wrong, right]
     assert likeness(shingles(long), shingles(long)) == 1.0
     assert likeness(frozenset(), frozenset()) == 1.0
+
+
+def test_what_shares_an_evaluation_counts_once_in_all_prompts_or_in_each_group() -> None:
+    ran = make_evaluation(candidate="a" * 16)
+    shared = make_evaluation(candidate="b" * 16, equals=ran.key)
+    items = [
+        sample(0, evaluation=make_evaluation(Verdict.INFRA, candidate="a" * 16), reward=None),
+        sample(1, evaluation=ran),
+        sample(2, evaluation=shared),
+        sample(3, evaluation=shared, group="other"),
+        sample(4, evaluation=make_evaluation(candidate="c" * 16)),
+        sample(5, evaluation=ran, group="other"),
+        sample(6, evaluation=ran, candidate=None),
+    ]
+    assert [item.id[-2:] for item in counted_once(items)] == ["00", "01", "04", "06"]
+    assert [item.id[-2:] for item in counted_once(items, by_group=True)] == ["00", "01", "03", "04", "06"]
+    assert {row["evaluation"] for row in rows("sft", items[1:4], 0.4)} == {ran.key}
+    [group, _] = rows("grpo", items[1:6], 0.4)
+    assert group["evaluations"] == [ran.key, ran.key, items[4].shared_key]
 
 
 def test_tasks_of_a_suite_and_their_likes_are_left_out() -> None:

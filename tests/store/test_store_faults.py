@@ -213,6 +213,8 @@ def test_a_database_of_another_program_is_refused(path: Path):
 
 
 _VERSION_1 = """
+DROP VIEW evaluations;
+CREATE VIEW evaluations AS SELECT id AS attempt, json_extract(record, '$.evaluation.verdict') AS verdict FROM attempts;
 DROP VIEW message_texts;
 DROP VIEW messages;
 ALTER TABLE task_messages DROP COLUMN reasoning;
@@ -242,6 +244,7 @@ def test_a_database_without_reasoning_is_read_as_it_is_and_brought_up_to_date_wh
     with sqlite3.connect(path) as plain:
         assert plain.execute("PRAGMA user_version").fetchone() == (RESULTS.version,)
         assert plain.execute("SELECT count(reasoning) FROM message_texts").fetchone() == (0,)
+        assert plain.execute("SELECT count(*), count(equals) FROM evaluations").fetchone() == (len(attempts), 0)
 
 
 def test_a_newer_database_is_refused(path: Path):

@@ -39,12 +39,15 @@ async def test_a_page_follows_a_training_run_and_says_what_has_no_gradient(tmp_p
 async def test_a_folder_with_jobs_alone_has_their_pages_alone(tmp_path: Path) -> None:
     async with serving(tmp_path / "jobs") as service:
         checked = HOST.replace("    int n", '    TORCH_CHECK(x.is_cuda(), "<b>no GPU");\n    int n')
+        for number in (2, 3):
+            await ended(service, request(f"ALIKE {number}", run_id="grpo"))
         await ended(service, request("1", run_id="grpo").model_copy(update={"completion": model_new(host=checked)}))
         with Store.open(tmp_path / "none.db") as store:
             async with opened(tmp_path / "jobs", store=store) as viewer:
                 front = (await viewer.client.get("/")).text
                 assert text_of(*tree(front).iter("h1")) == "Training grpo"
                 assert "live.html" not in front
+                assert "1 share the evaluation of an equal candidate" in text_of(tree(front))
                 rows = [text_of(row) for row in tree(front).iter("tr")]
                 assert any("converted" in row for row in rows)
                 assert any("TORCH_CHECK" in row and "left out" in row for row in rows), rows

@@ -62,7 +62,7 @@ from kernelforge.report.views.diff import Diff
 from kernelforge.report.views.funnel import STEPS
 from kernelforge.report.views.integrity import CONCERNS
 from kernelforge.report.views.run import RunView, run_view
-from kernelforge.report.views.run_records import RunRecords, best_of
+from kernelforge.report.views.run_records import RunRecords, best_of, originals
 from kernelforge.report.views.statistics import Estimate
 from kernelforge.report.views.task import TaskView, task_view
 from kernelforge.utils.shell_hints import shell_command
@@ -136,6 +136,7 @@ class RunPages:
             attempt,
             by_id.get(attempt.parent or ""),
             best=best_of(records.of_task(attempt.task)),
+            original=originals(records.of_task(attempt.task)).get(attempt.id),
             task=records.tasks.get(attempt.task),
             facts=records.facts.get(attempt.task),
             messages=True,
@@ -322,7 +323,10 @@ def headline(view: RunView) -> list[Number]:
             Number("DRAM vs least", times(ratio), raw_number(ratio), "median over correct tasks, modelled"),
         ]
     outcomes = ", ".join(f"{count:,} {short_outcome(outcome)}" for outcome, count in view.outcomes.items())
-    numbers.append(Number("attempts", number(view.attempts), raw_number(view.attempts), outcomes or "none yet"))
+    shared = f"; {view.shared:,} equal to another" if view.shared else ""
+    numbers.append(
+        Number("attempts", number(view.attempts), raw_number(view.attempts), f"{outcomes or 'none yet'}{shared}")
+    )
     if view.cost.calls:
         numbers.append(
             Number(
@@ -385,7 +389,12 @@ def task_context(pages: RunPages, name: str, links: Links) -> Context:
     view = pages.task(name)
     to_attempt = {node.id: links.to(paths.attempt_page(pages.id, name, node.number)) for node in view.lineage}
     link: dict[str, Link] = {"attempt": lambda row: to_attempt.get(row["attempt"])}
-    to_number: dict[str, Link] = {"number": lambda row: links.to(paths.attempt_page(pages.id, name, row["number"]))}
+    to_number: dict[str, Link] = {
+        "number": lambda row: links.to(paths.attempt_page(pages.id, name, row["number"])),
+        "equal_to": lambda row: (
+            None if row["equal_to"] is None else links.to(paths.attempt_page(pages.id, name, row["equal_to"]))
+        ),
+    }
     index = pages.tasks.index(name)
     return {
         "view": view,
@@ -413,6 +422,7 @@ def attempt_context(pages: RunPages, attempt: Attempt, links: Links) -> Context:
         "after": siblings[index + 1].number if index + 1 < len(siblings) else None,
         "parent_link": pages.attempt_link(view.parent, links),
         "best_link": pages.attempt_link(view.best, links),
+        "equal_link": pages.attempt_link(view.equal_to, links),
         "inspirations": [(item, pages.attempt_link(item, links)) for item in view.inspirations],
         "charts": charts_of(draw_attempt(view), links),
         "tables": _tables(view),

@@ -110,6 +110,8 @@ def task_table(
 
 def lineage_table(nodes: Iterable[LineageNode], *, origin: Origin) -> Table:
     """Attempts at one task: times and speedups where they are measured, else DRAM traffic."""
+    nodes = list(nodes)
+    shared = (Column("equal_to", "equal to", number, "right"),) if any(node.equals for node in nodes) else ()
     middle: tuple[Column, ...] = (*_COUNTERS[:2], Column("time_us", "modelled µs", number, "right"))
     if origin is Origin.MEASURED:
         middle = (
@@ -124,6 +126,7 @@ def lineage_table(nodes: Iterable[LineageNode], *, origin: Origin) -> Table:
         Column("parent", "of", number, "right"),
         _VERDICT,
         Column("stage", "stage"),
+        *shared,
         *middle,
         Column("delta", "vs parent", change, "right"),
         Column("delta_of", "of what", lambda of: _DELTAS.get(of, ABSENT)),

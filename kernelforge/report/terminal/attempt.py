@@ -104,6 +104,8 @@ def _node(node: LineageNode) -> Iterator[RenderableType]:
     line.append(one_line(node.step), style="bold")
     line.append(" ")
     line.append(node.outcome, style=STYLES[node.outcome])
+    if node.equals:
+        line.append(f"  equal to {'another' if node.equal_to is None else f'{node.equal_to:02d}'}", style="dim")
     for text in _numbers(node):
         line.append(f"  {text}")
     undecided = (word for word in ("undecided", "not compared") if node.note.startswith(word))
@@ -196,6 +198,7 @@ def attempt_lines(view: AttemptView) -> Group:
             "status", ": ".join(filter(None, ("accepted" if view.accepted else "not accepted", format_note(view.note))))
         ),
         field("reward", f"{number(view.reward.value)} ({view.reward.policy})"),
+        *([field("equal to", _equal(view))] if view.equals else []),
         *([field("coder", _coder(view))] if view.coder else []),
         *([field("language", view.language)] if view.language == "triton" else []),
         *([field("cost", view.cost.text)] if view.cost.calls else []),
@@ -219,6 +222,10 @@ def attempt_lines(view: AttemptView) -> Group:
         parts += _message(message)
     parts += [*heading("See it again"), *(Text(f"  {one_line(line)}", overflow="fold") for line in view.replay)]
     return Group(*parts)
+
+
+def _equal(view: AttemptView) -> str:
+    return f"{view.equal_to or view.equals}, but for names; its evaluation is shared, and this one was not run"
 
 
 def _coder(view: AttemptView) -> str:

@@ -114,7 +114,7 @@ _SPARK_CELLS = 30
 _LETTERS = {
     "WRONG": "w", "POLICY": "p", "BUILD": "b", "CRASH": "c", "TIMEOUT": "t", "LIMIT": "l", "INFRA": "i",
 }  # fmt: skip
-_ACCEPTED, _CORRECT, _UNCOMPARED = "A", "o", "*"
+_ACCEPTED, _CORRECT, _EQUAL, _UNCOMPARED = "A", "o", "=", "*"
 _GROUP = 10
 """Attempts in the matrix between two blanks."""
 
@@ -153,6 +153,7 @@ def _model_errors(view: RunView) -> Iterator[RenderableType]:
 
 def _head(view: RunView) -> list[RenderableType]:
     outcomes = ", ".join(f"{count} {short_outcome(outcome)}" for outcome, count in view.outcomes.items()) or "none yet"
+    shared = f"; {view.shared} equal to another, and not run" if view.shared else ""
     tester = "" if view.tester is None else f", tester {view.tester}"
     ended = "" if view.ended is None else f", ended {moment(view.ended)}"
     took = "" if view.seconds is None else f" after {duration(view.seconds)}"
@@ -163,7 +164,7 @@ def _head(view: RunView) -> list[RenderableType]:
         ("agents", f"{view.strategy}, coder {view.coder}, judge {view.judge}{tester}, seed {view.seed}"),
         ("budget", format_budget(view.budget)),
         ("started", f"{moment(view.started)}{ended}{took}"),
-        ("attempts", f"{view.attempts}: {outcomes}; {view.accepted} accepted"),
+        ("attempts", f"{view.attempts}: {outcomes}; {view.accepted} accepted{shared}"),
         *([("", UNCOMPARED_NOTE)] if view.uncompared else []),
         *(("cost", f"{cost.agent} {cost.provider}: {cost.text}") for cost in view.costs),
     ]
@@ -313,6 +314,7 @@ def _legend(view: RunView) -> Text:
     for letter, style, meaning in (
         (_ACCEPTED, "bold green", "accepted"),
         (_CORRECT, "green", "correct"),
+        *([(_EQUAL, "green", "correct, equal to another")] if view.shared else []),
         *([(_UNCOMPARED, STYLES[UNCOMPARED], UNCOMPARED)] if view.uncompared else []),
         *((letter, STYLES[verdict], verdict) for verdict, letter in _LETTERS.items() if verdict in there),
     ):
@@ -348,5 +350,7 @@ def _glyph(cell: Cell) -> tuple[str, str]:
     if cell.uncompared:
         return _UNCOMPARED, f"{'bold' if cell.accepted else 'not bold'} {STYLES[cell.outcome]}"
     if cell.verdict.value == "OK":
-        return (_ACCEPTED, "bold green") if cell.accepted else (_CORRECT, "not bold green")
+        if cell.accepted:
+            return _ACCEPTED, "bold green"
+        return _CORRECT if cell.equals is None else _EQUAL, "not bold green"
     return _LETTERS[cell.verdict.value], f"not bold {STYLES[cell.verdict.value]}"

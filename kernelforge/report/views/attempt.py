@@ -267,6 +267,11 @@ class AttemptView(View):
     """Prompts and replies, if requested."""
     uncompared: bool = False
     """Whether the verdict is OK although no value was compared at the full size."""
+    equals: str | None = None
+    """Key of the evaluation that it shares with an equal attempt: same PTX and plan but for names. None where it ran
+    itself."""
+    equal_to: str | None = None
+    """Id of that attempt."""
     screening: Screening | None = None
     """Outcome on the emulated device in front of the GPU, with the time that it predicted; None without one."""
 
@@ -295,6 +300,7 @@ def attempt_view(
     parent: Attempt | None,
     *,
     best: Attempt | None = None,
+    original: Attempt | None = None,
     task: Task | None = None,
     facts: TaskFacts | None = None,
     messages: bool = False,
@@ -305,6 +311,7 @@ def attempt_view(
     Args:
         parent: the attempt it came from, if any.
         best: the task's best attempt, if any.
+        original: the attempt whose evaluation it shares, if any.
         task: as journalled with the run.
         facts: facts of the task from the oracle.
         messages: include every prompt and reply.
@@ -322,6 +329,7 @@ def attempt_view(
         attempt,
         evaluation,
         best=best.id if best else None,
+        equal_to=original.id if original else None,
         candidate=candidate.hash if candidate else None,
         lane=candidate.lane if candidate else None,
         language=candidate.language if candidate else None,

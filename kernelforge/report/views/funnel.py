@@ -10,7 +10,7 @@ from kernelforge.records import Attempt, Evaluation, Stage, Verdict, outcome_wor
 from kernelforge.report.formatting import one_line
 from kernelforge.report.views import View
 from kernelforge.report.views.messages import paid
-from kernelforge.report.views.run_records import RunRecords, TaskSummary, step_name
+from kernelforge.report.views.run_records import RunRecords, TaskSummary, originals, step_name
 
 Step = Literal["generated", "parsed", "built", "ran", "correct", "stable", "faster"]
 """``generated``: there is an attempt, from a Coder's reply or from other ``# tune:`` values.
@@ -125,6 +125,10 @@ class Cell(View):
     speedup: float | None
     uncompared: bool = False
     """Whether the verdict is OK although no value was compared at the full size."""
+    equals: str | None = None
+    """Key of the evaluation that it shares with an equal attempt; None where it ran itself."""
+    equal_to: int | None = None
+    """Number of that attempt."""
 
     @property
     def outcome(self) -> str:
@@ -159,6 +163,7 @@ def matrix(records: RunRecords, summaries: Iterable[TaskSummary]) -> tuple[Matri
 def _row(records: RunRecords, summary: TaskSummary) -> MatrixRow:
     name = summary.task
     task, attempts = records.tasks.get(name), records.of_task(name)
+    shared = originals(attempts)
     return MatrixRow(
         task=name,
         title=task.title if task else "",
@@ -168,17 +173,18 @@ def _row(records: RunRecords, summary: TaskSummary) -> MatrixRow:
         dollars=paid(records.task_messages(name)),
         speedup=summary.speedup,
         predicted=summary.predicted.speedup if summary.predicted else None,
-        cells=tuple(map(_cell, attempts)),
+        cells=tuple(_cell(attempt, shared.get(attempt.id)) for attempt in attempts),
     )
 
 
-def _cell(attempt: Attempt) -> Cell:
+def _cell(attempt: Attempt, original: Attempt | None) -> Cell:
     evaluation = attempt.evaluation
     return Cell.of(
         attempt,
         evaluation,
         step=step_name(attempt),
         reached=step_reached(evaluation),
+        equal_to=original.number if original else None,
         reason=one_line(evaluation.reason[: 4 * _REASON_CHARS], _REASON_CHARS),
         speedup=evaluation.performance.speedup if evaluation.performance else None,
     )

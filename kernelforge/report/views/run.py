@@ -79,6 +79,8 @@ class RunView(View):
     verdicts: dict[Verdict, int]
     uncompared: int = 0
     """Attempts with verdict OK without a value compared at the full size: they are not correct."""
+    shared: int = 0
+    """Attempts that share the evaluation of an equal one, with the same PTX and plan but for names."""
     funnel: tuple[FunnelStep, ...]
     """INFRA attempts count for the steps that they passed, and are not judged at the step where they ended."""
     stages: tuple[StageEnd, ...]
@@ -138,6 +140,7 @@ def run_view(records: RunRecords) -> RunView:
         accepted=sum(attempt.accepted for attempt in attempts),
         verdicts={verdict: verdicts[verdict] for verdict in Verdict if verdicts[verdict]},
         uncompared=sum(attempt.evaluation.uncompared for attempt in attempts),
+        shared=sum(attempt.evaluation.equals is not None for attempt in attempts),
         funnel=funnel(attempts, measured=measured),
         stages=stage_ends(attempts),
         median_dram_ratio=median(ratios) if ratios else None,

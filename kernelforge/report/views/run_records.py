@@ -104,6 +104,17 @@ def best_of(attempts: Sequence[Attempt]) -> Attempt | None:
     return next((attempt for attempt in reversed(attempts) if attempt.accepted), None)
 
 
+def originals(attempts: Sequence[Attempt]) -> dict[str, Attempt]:
+    """The attempts of one task whose evaluations others share, by the ids of those others."""
+    if all(attempt.evaluation.equals is None for attempt in attempts):
+        return {}
+    by_key: dict[str | None, Attempt] = {}
+    for attempt in attempts:
+        if attempt.evaluation.equals is None:
+            by_key.setdefault(attempt.evaluation.key, attempt)
+    return {other.id: by_key[other.evaluation.equals] for other in attempts if other.evaluation.equals in by_key}
+
+
 def steps_to(attempt: Attempt, attempts: Sequence[Attempt]) -> tuple[str, ...]:
     """Move or operator of every step from the seed to ``attempt``."""
     by_id = {other.id: other for other in attempts}

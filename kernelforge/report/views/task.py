@@ -26,7 +26,7 @@ from kernelforge.records import (
 from kernelforge.report.views import View
 from kernelforge.report.views.messages import Cost, total_cost
 from kernelforge.report.views.roofline import DevicePeaks, device_peaks, floor_us, spec_of_fingerprint
-from kernelforge.report.views.run_records import RunRecords, TaskSummary, step_name, summarise
+from kernelforge.report.views.run_records import RunRecords, TaskSummary, originals, step_name, summarise
 from kernelforge.report.views.suite import spec_text
 
 
@@ -88,6 +88,10 @@ class LineageNode(View):
     """Price of its model calls; None where a price is unknown."""
     uncompared: bool = False
     """Whether the verdict is OK although no value was compared at the full size."""
+    equals: str | None = None
+    """Key of the evaluation that it shares with an equal attempt; None where it ran itself."""
+    equal_to: int | None = None
+    """Number of that attempt."""
 
     @property
     def outcome(self) -> str:
@@ -180,8 +184,10 @@ def task_view(records: RunRecords, task: str) -> TaskView:
     spec = next((spec_of_fingerprint(attempt.evaluation.fingerprint) for attempt in attempts), None)
     summary = summarise(records.run.id, task, attempts, records.finished.get(task))
     by_id = {attempt.id: attempt for attempt in attempts}
+    shared = originals(attempts)
     lineage = tuple(
-        _node(attempt, depth, by_id.get(attempt.parent or ""), summary.best) for attempt, depth in _tree(attempts)
+        _node(attempt, depth, by_id.get(attempt.parent or ""), summary.best, shared.get(attempt.id))
+        for attempt, depth in _tree(attempts)
     )
     return TaskView(
         run=records.run.id,
@@ -273,7 +279,9 @@ def _tree(attempts: tuple[Attempt, ...]) -> Iterable[tuple[Attempt, int]]:
         stack += [(child, depth + 1) for child in reversed(children.get(attempt.id, []))]
 
 
-def _node(attempt: Attempt, depth: int, parent: Attempt | None, best: str | None) -> LineageNode:
+def _node(
+    attempt: Attempt, depth: int, parent: Attempt | None, best: str | None, original: Attempt | None
+) -> LineageNode:
     finding = attempt.finding
     # A candidate that was not measured has a modelled time, which is no time of this GPU.
     counted = not attempt.evaluation.passed_over
@@ -299,6 +307,7 @@ def _node(attempt: Attempt, depth: int, parent: Attempt | None, best: str | None
         delta=delta,
         delta_of=delta_of,
         best=attempt.id == best,
+        equal_to=original.number if original else None,
         dollars=total_cost(attempt.messages).dollars,
     )
 

@@ -37,6 +37,8 @@ class TrainingJob(NamedTuple):
     """``plan``, or what a ``ModelNew`` was: ``converted``, or ``modelnew`` where it ran as it is."""
     notes: tuple[str, ...] = ()
     """What was said of its conversion."""
+    equal: bool = False
+    """Whether it shares the evaluation of an equal candidate."""
 
 
 class TrainingStep(View):
@@ -114,6 +116,8 @@ class TrainingView(View):
     steps: tuple[TrainingStep, ...]
     verdicts: tuple[VerdictCount, ...]
     """The most frequent first."""
+    shared: int = 0
+    """Jobs that share the evaluation of an equal candidate."""
     groups: int
     flat: int
     lags: tuple[Lag, ...]
@@ -141,6 +145,7 @@ def training_view(run: str, jobs: Sequence[TrainingJob]) -> TrainingView:
         queued=sum(job.queued for job in jobs),
         ended=ended,
         scored=len(scored),
+        shared=sum(job.equal for job in jobs),
         versioned=versioned,
         steps=tuple(_by_version(scored) if versioned else _by_number(scored)),
         verdicts=tuple(
