@@ -10,8 +10,10 @@ import logging
 import os
 import secrets
 import socket
+import stat
 import sys
 import tempfile
+import time
 from abc import ABC, abstractmethod
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Awaitable, Callable
@@ -232,6 +234,35 @@ _HOST_START = (
 )
 
 
+_FOLDER = "kernelforge-oracles-"
+_OPENING_S = 60.0
+"""Age from which a folder whose socket has no listener is that of a dead server; a live one listens at once."""
+
+
+def remove_dead_folders() -> None:
+    """Remove what killed servers of this user left in the folder for temporary files."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*"):
+        with contextlib.suppress(OSError):  # another server is faster, or it holds something else
+            facts, address = folder.lstat(), folder / "socket"
+            own = stat.S_ISDIR(facts.st_mode) and facts.st_uid == os.getuid()
+            if own and time.time() - facts.st_mtime > _OPENING_S and not _listens(address):
+                address.unlink(missing_ok=True)
+                folder.rmdir()
+
+
+def _listens(address: Path) -> bool:
+    """Whether a process listens at a socket, or may do so."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+        sock.setblocking(False)
+        try:
+            sock.connect(str(address))
+        except (ConnectionRefusedError, FileNotFoundError):
+            return False
+        except OSError:
+            return True  # such as one with more connections than it takes at a time
+    return True
+
+
 class OracleHostProcess:
     """Keeps the process running whose oracles the workers of this machine share. Its socket outlives it: workers that
     connect while it is replaced wait for the next.
@@ -243,13 +274,14 @@ class OracleHostProcess:
 
     def __init__(self, *, allow_unconfined: bool, most_bytes: int) -> None:
         self._settings = json.dumps({"allow_unconfined": allow_unconfined, "most_bytes": most_bytes})
-        self._folder = Path(tempfile.gettempdir(), f"kernelforge-oracles-{secrets.token_hex(8)}")
+        self._folder = Path(tempfile.gettempdir(), f"{_FOLDER}{secrets.token_hex(8)}")
         self.address = self._folder / "socket"
         self.process: Process | None = None
         self._supervisor: asyncio.Task[None] | None = None
 
     def open(self) -> None:
         """Start the process, and a new one whenever it ends."""
+        remove_dead_folders()
         self._folder.mkdir(mode=0o700)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         listener.bind(str(self.address))

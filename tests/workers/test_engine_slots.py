@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +16,7 @@ from kernelforge.workers.ray import engine as ray_engine
 from kernelforge.workers.ray.cluster import Node
 from kernelforge.workers.ray.engine import RayEngine
 from kernelforge.workers.roles import Target, WorkerSettings
-from kernelforge.workers.slot import WorkerSlot
+from kernelforge.workers.slot import WorkerSlot, remove_dead_folders
 from tests.support.factories import make_fingerprint
 from tests.workers.engine_orders import until
 
@@ -211,3 +215,32 @@ async def test_nodes_that_go_and_come_at_once_change_places_in_one_step(monkeypa
     assert not closing.done()
     SlowToClose.may_close.set()
     await closing
+
+
+def test_what_a_killed_server_left_is_removed_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "kernelforge-oracles-link").symlink_to(tmp_path / "elsewhere")
+    listeners = []
+    for name in ("dead", "empty", "living", "young", "full"):
+        folder = tmp_path / f"kernelforge-oracles-{name}"
+        folder.mkdir()
+        if name != "empty":
+            listeners.append(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+            listeners[-1].bind(str(folder / "socket"))
+            if name == "living":
+                listeners[-1].listen(0)
+            else:
+                listeners.pop().close()
+        if name == "full":
+            (folder / "more").touch()
+        if name != "young":
+            os.utime(folder, (0, 0))
+    for _ in range(3):  # more connections than the living one takes at a time
+        remove_dead_folders()
+        assert {path.name.rpartition("-")[2] for path in tmp_path.glob("kernelforge-*")} == {
+            "link", "living", "young", "full",
+        }  # fmt: skip
+    assert (tmp_path / "elsewhere").is_dir()
+    for listener in listeners:
+        listener.close()
