@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from kernelforge.devices import default_device
-from kernelforge.records import Attempt, Budget, LLMSettings, MeasureSettings, Run
+from kernelforge.records import Attempt, Budget, Candidate, LLMSettings, MeasureSettings, Run, Start
 from kernelforge.rewards import DEFAULT_POLICY
 from kernelforge.run import Event, Observer, StopSignal, configure, start_run
+from kernelforge.run.starts import read_start, start_from_candidate
 from kernelforge.search.base import best_attempt
 from kernelforge.store import DATABASE_NAME, Store
 from kernelforge.tasks import load_task
@@ -80,6 +81,7 @@ def optimize(
     task: str | Path,
     *,
     device: str | None = None,
+    start: str | Path | Candidate | None = None,
     search: SearchOptions | None = None,
     agents: AgentOptions | None = None,
     evaluation: EvaluationOptions | None = None,
@@ -97,6 +99,9 @@ def optimize(
         task: ``suite/name``, a name within suite ``core``, or the path of a task file.
         device: where candidates run, such as ``cuda:0`` or ``emulated:h100``. None selects the first GPU that starts,
             else an emulated device; a warning is logged for each GPU that is passed over.
+        start: kernel to begin with: the path of a file (a reply, CUDA C++ or Triton with its plan, or a ``ModelNew``
+            that can be converted), a candidate, or ``RUN/TASK/NUMBER``, an attempt of ``results``. It is attempt 0,
+            and the first parent. None begins with nothing.
         search: the strategy and its options; None for strategy ``refine``.
         agents: Coder, Judge and Tester; None for the built-in ones, which need no model.
         evaluation: how attempts are measured and scored; None for the defaults.
@@ -112,7 +117,7 @@ def optimize(
 
     Raises:
         UsageError: an unknown task, device, strategy, option, agent or reward policy, a missing key, or a dollar budget
-            for a model without a known price.
+            for a model without a known price; or a start that is no kernel.
         KernelForgeError: the task cannot be loaded or run, or this machine lacks something.
 
     Example:
@@ -133,6 +138,12 @@ def optimize(
         suite = str(Path(task).resolve() if suite == LOOSE_SUITE else Path(task).resolve().parent)
     elif "/" in str(task):
         suite = str(task).rpartition("/")[0]
+    folder = Path(results)
+    starts: tuple[Start, ...] = ()
+    if isinstance(start, Candidate):
+        starts = (start_from_candidate(loaded.name, start),)
+    elif start is not None:
+        starts = (read_start(loaded.name, start, folder),)
     config = configure(
         suite=suite,
         tasks=(loaded.name,),
@@ -150,7 +161,8 @@ def optimize(
         allow_unconfined=evaluation.allow_unconfined,
         budget=budget,
         seed=seed,
+        starts=starts,
     )
-    with Store.open(Path(results) / DATABASE_NAME) as store:
+    with Store.open(folder / DATABASE_NAME) as store:
         run = start_run(config, store, observer or _NullObserver(), stop or StopSignal())
         return OptimizationResult(run, tuple(store.attempts(run.id)))

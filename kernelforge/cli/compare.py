@@ -19,7 +19,6 @@ from kernelforge.cli.support.options import (
     print_view,
     write_view,
 )
-from kernelforge.cli.support.references import distinct_runs, resolve, the_attempt
 from kernelforge.errors import UsageError
 from kernelforge.utils.shell_hints import results_option, shell_command
 
@@ -30,23 +29,33 @@ if TYPE_CHECKING:
 
 def compare(
     a: Annotated[str, typer.Argument(metavar="A", help="A run, as for 'show': the one to compare with.")],
-    b: Annotated[str, typer.Argument(metavar="B", help="The run that is judged: does it do better or worse than A?")],
+    b: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[B]", help="The run that is judged: better or worse than A? If left out, A's bests against starts."
+        ),
+    ] = None,
     form: FormOption = Form.TERMINAL,
     as_json: JsonOption = False,
     output: DocumentOption = None,
     results: ResultsOption = DEFAULT_RESULTS,
 ) -> None:
-    """Compare two runs, task by task, regressions first."""
+    """Compare two runs, or one run's bests with what it was started from, task by task, regressions first."""
     from kernelforge.report import RunRecords
     from kernelforge.report.exports import compare_markdown
     from kernelforge.report.tables.task import compare_table
     from kernelforge.report.terminal import compare_lines
-    from kernelforge.report.views.compare import compare_view
+    from kernelforge.report.views.compare import compare_view, start_view
 
     form = chosen_form(form, as_json=as_json, output=output)
     with open_store(results, read_only=True) as store:
-        runs = distinct_runs(store, a, b)
-        view = compare_view(*(RunRecords.load(store, run, texts=False) for run in runs))
+        from kernelforge.store.references import distinct_runs
+
+        if b is None:
+            view = start_view(RunRecords.load(store, store.run(a), texts=False))
+        else:
+            runs = distinct_runs(store, a, b)
+            view = compare_view(*(RunRecords.load(store, run, texts=False) for run in runs))
     write_view(
         view,
         form,
@@ -95,6 +104,8 @@ def diff(
 
 
 def _attempt(store: Store, reference: str) -> Attempt:
+    from kernelforge.store.references import resolve, the_attempt
+
     named = resolve(store, reference)
     if named.number is None:
         raise UsageError(f"diff needs attempts: write RUN/TASK/NUMBER, '{reference}' is none")

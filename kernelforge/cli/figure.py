@@ -17,7 +17,6 @@ from kernelforge.cli.support.options import (
     write_bytes,
     write_text,
 )
-from kernelforge.cli.support.references import resolve, resolve_pair, the_attempt
 from kernelforge.errors import UsageError
 
 if TYPE_CHECKING:
@@ -106,6 +105,7 @@ def _drawings(store: Store, what: str) -> tuple[Drawing, ...]:
     from kernelforge.report import RunRecords, attempt_view, run_view, task_view
     from kernelforge.report.figures import draw_attempt, draw_compare, draw_run, draw_task
     from kernelforge.report.views.compare import compare_view
+    from kernelforge.store.references import resolve, resolve_pair, the_attempt
 
     if what == _BOARD or what.startswith(_BOARD + "/"):
         return _board_drawings(store, what)

@@ -156,9 +156,9 @@ def _task(task: str | None, suite: str | None) -> Task:
 
 
 def _journalled(reference: str, device: str | None, results: Path) -> tuple[Task, list[Attempt], int, str]:
-    from kernelforge.cli.support.references import resolve, the_attempt
-
     with open_store(results, read_only=True) as store:
+        from kernelforge.store.references import resolve, the_attempt
+
         named = resolve(store, reference)
         if named.task is None or named.number is None:
             raise UsageError(f"--attempt needs RUN/TASK/NUMBER, '{reference}' is none")

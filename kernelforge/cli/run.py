@@ -116,6 +116,14 @@ def run(
         list[str] | None,
         typer.Option("--task", "--select", metavar="NAME", help=f"Only {PATTERNS}; repeat for more."),
     ] = None,
+    start: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--from",
+            metavar="[TASK=]FILE",
+            help="Begin with this kernel: a reply, .cu with a plan, Triton, ModelNew, or an attempt; repeat for more.",
+        ),
+    ] = None,
     device: DeviceOption = None,
     strategy: Annotated[
         str, typer.Option("--strategy", metavar="NAME", help="What picks the next step; see 'kernelforge strategies'.")
@@ -228,12 +236,18 @@ def run(
         seed=seed,
         jobs=jobs,
         stop_after=stop_after,
+        starts=(),
         allow_unconfined=allow_unconfined,
         keys=not dry_run,
         **({} if reward is None else {"reward": reward}),
     )
     # Check all options before a GPU is opened.
     config = make_config(device=device)
+    if start:
+        from kernelforge.run.starts import read_starts
+
+        make_config = partial(make_config, starts=read_starts(start, config.tasks, results))
+        config = make_config(device=device)
     if device is None:
         usable = default_device(opens=not dry_run, measure=measuring, allow_unconfined=allow_unconfined)
         if usable != config.device:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kernelforge.cli.support.options import DEFAULT_RESULTS, JsonOption, ResultsOption, open_store, print_view
-from kernelforge.cli.support.references import Reference, resolve, the_attempt
 from kernelforge.errors import UsageError
 from kernelforge.utils.shell_hints import results_option
 
 if TYPE_CHECKING:
     from kernelforge.records import Attempt, Run
     from kernelforge.store import Store
+    from kernelforge.store.references import Reference
 
 
 def show(
@@ -42,6 +42,8 @@ def show(
     if find is not None and (not find or messages or candidate):
         raise UsageError("--find needs a text, and neither --messages nor --candidate")
     with open_store(results, read_only=True) as store:
+        from kernelforge.store.references import resolve
+
         named = resolve(store, reference)
         if named.number is None and (messages or candidate):
             option = "--messages" if messages else "--candidate"
@@ -75,6 +77,7 @@ def _show_attempt(store: Store, named: Reference, *, messages: bool, candidate: 
     from kernelforge.report import attempt_view
     from kernelforge.report.terminal import attempt_lines
     from kernelforge.report.views.run_records import best_of, originals
+    from kernelforge.store.references import the_attempt
 
     attempt = the_attempt(store, named)
     if candidate:
@@ -97,6 +100,7 @@ def _show_attempt(store: Store, named: Reference, *, messages: bool, candidate: 
 def _show_found(store: Store, named: Reference, sought: str, *, as_json: bool) -> None:
     from kernelforge.report.terminal import search_lines
     from kernelforge.report.views.messages import SearchResults, search
+    from kernelforge.store.references import the_attempt
 
     if named.number is not None:
         attempt = the_attempt(store, named)

@@ -49,6 +49,8 @@ from kernelforge.records.run import (
     Run,
     RunConfig,
     RunState,
+    Start,
+    StartOrigin,
     TuneTrial,
     Usage,
 )
@@ -138,6 +140,8 @@ __all__ = [
     "SizeCheck",
     "SizeFacts",
     "Stage",
+    "Start",
+    "StartOrigin",
     "Task",
     "TaskFacts",
     "TaskPolicy",

@@ -98,6 +98,42 @@ class MeasureSettings(Record):
         return self
 
 
+class StartOrigin(Record):
+    """Origin of the kernel that a search was started from."""
+
+    file: str | None = None
+    """Name of its file; None for an attempt, and for a text without a file."""
+    attempt: str | None = None
+    """Id of the attempt, for one of another run."""
+    digest: str
+    """SHA-256 of the file, or of the text that was given; of an attempt, the hash of its candidate."""
+    converted: bool = False
+    """Whether device code and plan were made of a class ``ModelNew``."""
+
+    def __str__(self) -> str:
+        name = f"attempt {self.attempt}" if self.attempt else self.file or "a text"
+        return f"{name} ({self.digest[:16]}{', converted from ModelNew' if self.converted else ''})"
+
+
+class Start(Record):
+    """Kernel that the search of a task is started from."""
+
+    task: str
+    origin: StartOrigin
+    candidate: Candidate
+    """For a converted one, with the names that its class has for weights."""
+    model_new: str = ""
+    """Text that was converted: the plan takes the task's names of weights when the task is worked on."""
+
+    @model_validator(mode="after")
+    def _has_a_plan(self) -> Start:
+        if self.candidate.lane != "plan":
+            raise ValueError("a search starts from device code and a launch plan, not from a class ModelNew")
+        if bool(self.model_new) != self.origin.converted:
+            raise ValueError("only a converted start keeps the text of its class")
+        return self
+
+
 class RunConfig(Record):
     """Complete configuration of a run, without defaults left to resolve."""
 
@@ -129,6 +165,8 @@ class RunConfig(Record):
     jobs: int = Field(ge=1)
     stop_after: int | None = Field(default=4, ge=1)
     """End a task after this many rounds without a new best; None never does."""
+    starts: tuple[Start, ...] = ()
+    """Kernels that tasks are started from, at most one each; the others begin with nothing."""
     allow_unconfined: bool = False
     """Run without a jail if none works; such a run is never rewarded."""
 
@@ -136,7 +174,14 @@ class RunConfig(Record):
     def _each_task_once(self) -> RunConfig:
         if len(set(self.tasks)) != len(self.tasks):
             raise ValueError(f"tasks repeat: {', '.join(self.tasks)}")
+        started = [start.task for start in self.starts]
+        if len(set(started)) != len(started) or not set(started) <= set(self.tasks):
+            raise ValueError(f"each start belongs to one task of the run: {', '.join(started)}")
         return self
+
+    def start_of(self, task: str) -> Start | None:
+        """The kernel that a task is started from; None where it begins with nothing."""
+        return next((start for start in self.starts if start.task == task), None)
 
     @property
     def coders(self) -> tuple[str, ...]:
@@ -154,6 +199,8 @@ class RunConfig(Record):
         younger: dict[str, Any] = {"language": True} if self.language == "cuda" else {}
         if self.measure_top is None:
             younger["measure_top"] = True
+        if not self.starts:
+            younger["starts"] = True
         usual, names = MeasureSettings(), ("approx", "figures", "screen", "sizes")
         unchanged = {name for name in names if getattr(self.measure, name) == getattr(usual, name)}
         if unchanged:
@@ -248,6 +295,8 @@ class Operator(StrEnum):
     """Join the strengths of the parent and of one inspiration."""
     TUNE = "tune"
     """The parent with other values of its ``# tune:`` names; no agent is called."""
+    START = "start"
+    """The kernel that the search was started from; no agent is called, and no round is spent."""
 
 
 class Finding(Record):
@@ -329,10 +378,12 @@ class Attempt(Record):
     number: int = Field(ge=0)
     operator: Operator
     parent: str | None = None
+    start: StartOrigin | None = None
+    """Where a start comes from; None for every other attempt."""
     inspirations: tuple[str, ...] = ()
     """Ids of the other attempts that the Coder was shown as examples."""
     coder: str = ""
-    """Specification of the Coder that wrote it; empty for ``tune``."""
+    """Specification of the Coder that wrote it; empty for ``tune`` and ``start``."""
     technique: str = ""
     """Optimisation technique that the Coder was asked to use, or empty."""
     finding: Finding | None = None
@@ -365,8 +416,10 @@ class Attempt(Record):
             raise ValueError("the profile is of another device")
         if verdict is Verdict.INFRA and self.reward.value is not None:
             raise ValueError("INFRA is never a score")
-        if (self.operator is Operator.SEED) != (self.parent is None):
-            raise ValueError("a seed has no parent, every other attempt has one")
+        if (self.operator in (Operator.SEED, Operator.START)) != (self.parent is None):
+            raise ValueError("a seed and a start have no parent, every other attempt has one")
+        if (self.operator is Operator.START) != (self.start is not None):
+            raise ValueError("a start says where it comes from, and no other attempt does")
         if self.trials and verdict is not Verdict.OK:
             raise ValueError("only a correct candidate is tuned")
         return self

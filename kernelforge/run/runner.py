@@ -30,9 +30,11 @@ from kernelforge.records import (
     LLMSettings,
     MeasureSettings,
     Message,
+    Operator,
     Run,
     RunConfig,
     RunState,
+    Start,
     Task,
 )
 from kernelforge.rewards import DEFAULT_POLICY, POLICIES
@@ -74,6 +76,7 @@ def configure(
     seed: int | None = None,
     jobs: int | None = None,
     stop_after: int | None = None,
+    starts: Sequence[Start] = (),
     allow_unconfined: bool = False,
     keys: bool = True,
 ) -> RunConfig:
@@ -90,6 +93,8 @@ def configure(
         memory: whose lessons the agents are shown.
         language: that candidates are written in.
         stop_after: None for the strategy's own rule.
+        starts: kernels that tasks are started from, at most one each, as :func:`~kernelforge.run.starts.read_start`
+            reads them.
         keys: whether every hosted model must have its key; a run that is only estimated needs none.
 
     Raises:
@@ -117,6 +122,7 @@ def configure(
     coders = (coder,) if isinstance(coder, str) else tuple(coder)
     agents = [*",".join(coders).split(","), judge, *([] if tester is None else [tester])]
     _check_language(language, ",".join(coders).split(","))
+    _check_starts(starts, language)
     _check_agents(agents, settings, limits, commas="," in ",".join(coders), keys=keys)
     measuring = check_measure(measure or MeasureSettings(), chosen_devices[0])
     _check_measure_top(measure_top, measuring, chosen_devices[0], strategy)
@@ -141,6 +147,7 @@ def configure(
         seed=secrets.randbits(48) if seed is None else seed,
         jobs=min(jobs or cores(), len(task_names)),
         stop_after=chosen_strategy.default_stop_after if stop_after is None else stop_after,
+        starts=tuple(starts),
         allow_unconfined=allow_unconfined,
     )
 
@@ -185,6 +192,21 @@ def _check_language(language: LanguageChoice, coders: Sequence[str]) -> None:
         raise UsageError(f"--language {language} needs Triton: {INSTALL}")
     if BUILTIN in coders and language == "triton":
         raise UsageError("the built-in Coder writes CUDA C++ alone: name a model with --coder, or use --language any")
+
+
+def _check_starts(starts: Sequence[Start], language: LanguageChoice) -> None:
+    """
+    Raises:
+        UsageError: a start is in Triton, and Triton is not installed or candidates may not be written in it.
+    """
+    for start in starts:
+        if start.candidate.language != "triton":
+            continue
+        what = f"the start of task {start.task!r} is in Triton"
+        if installed_triton() is None:
+            raise UsageError(f"{what}, which is not installed: {INSTALL}")
+        if language == "cuda":
+            raise UsageError(f"{what}: choose --language triton, or any for CUDA C++ as well")
 
 
 def _check_agents(agents: Sequence[str], settings: LLMSettings, budget: Budget, *, commas: bool, keys: bool) -> None:
@@ -385,7 +407,7 @@ def _model_errors(config: RunConfig, store: Store, report: _Report) -> ModelErro
 
 def _make_task_budget(budget: RunBudget, run: Run, task: Task, past: list[Attempt], store: Store) -> TaskBudget:
     """A task's part of the budget, charged with all that the journal says was done for it."""
-    made = sum(attempt.task == task.name for attempt in past)
+    made = sum(attempt.task == task.name and attempt.operator is not Operator.START for attempt in past)
     return budget.task(made, _all_messages(run, task, past, store))
 
 

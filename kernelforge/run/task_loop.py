@@ -50,7 +50,9 @@ from kernelforge.run.budget import TaskBudget
 from kernelforge.run.events import Event
 from kernelforge.run.proposals import AgentReply, ProposalExecutor, TaskAgents, messages_of
 from kernelforge.run.ranking import RoundRanking
+from kernelforge.run.starts import fitted_start
 from kernelforge.search import STRATEGIES, Proposal
+from kernelforge.search.base import is_step
 from kernelforge.store import Store
 
 SHOWN = 6
@@ -158,7 +160,7 @@ class TaskLoop:
             self._replay_attempt(attempt)
 
     def _replay_attempt(self, attempt: Attempt) -> None:
-        if attempt.operator is not Operator.TUNE:
+        if is_step(attempt):
             self._next_proposals()
         self._remember(attempt)
 
@@ -189,6 +191,7 @@ class TaskLoop:
             context = self._make_context()
             self.budget.begin()
             self._agree_on_tests(context)
+            self._evaluate_start()
             config = self.run.config
             executor = ProposalExecutor(
                 self.run.id,
@@ -326,6 +329,29 @@ class TaskLoop:
             trials=trials,
         )
         self._journal(attempt, step=step)
+
+    def _evaluate_start(self) -> None:
+        """Evaluate the kernel that the task is started from, as attempt 0: no round, no evaluation of the budget."""
+        start = self.run.config.start_of(self.task.name)
+        if start is None or self.attempts:
+            return
+        started, clock = datetime.now(UTC), time.perf_counter()
+        self._stage("evaluate")
+        candidate = fitted_start(start, self.task, self._evaluator.facts.at("full"))
+        result = self._evaluate_candidate(candidate)
+        right = result.evaluation.verdict is Verdict.OK
+        trials = self._tune(candidate) if right and self.run.config.tune else ()
+        attempt = self._make_attempt(
+            candidate,
+            result,
+            Operator.START,
+            None,
+            started=started,
+            seconds=time.perf_counter() - clock,
+            start=start.origin,
+            trials=trials,
+        )
+        self._journal(attempt, step=None)
 
     def _make_attempt(
         self,

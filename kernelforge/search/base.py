@@ -4,7 +4,8 @@ A strategy does no I/O, reads no clock and draws randomness only from the genera
 function of the attempts it has seen, so ``resume`` needs no checkpoint: it passes the journalled attempts to ``tell``.
 
 A *step* is one proposal. Tuned children (``Operator.TUNE``) come between steps; they are passed to ``tell`` like any
-attempt, and are not steps.
+attempt, and are not steps. Nor is the kernel that a search was started from (``Operator.START``), which comes first:
+every strategy takes it as the first parent, to be improved where it is correct and repaired where it is not.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ class Strategy(ABC, Generic[OptionsT]):
         self.attempts: list[Attempt] = []
         """Every recorded attempt, by number."""
         self.steps: list[int] = []
-        """Numbers of the attempts that were steps: all but tuned children."""
+        """Numbers of the attempts that were steps: all but tuned children and the start."""
         self._best: int | None = None
         self._steps_at_best = 0
 
@@ -175,13 +176,16 @@ class Strategy(ABC, Generic[OptionsT]):
         if attempt.number != len(self.attempts):
             raise ValueError(f"attempt {attempt.number} came out of order, expected {len(self.attempts)}")
         self.attempts.append(attempt)
-        if attempt.operator is not Operator.TUNE:
+        if is_step(attempt):
             self.steps.append(attempt.number)
         if attempt.accepted:
             self._best, self._steps_at_best = attempt.number, len(self.steps)
         elif attempt.evaluation.passed_over:
             self._steps_at_best += 1  # it could not become the best
-        self._update(attempt)
+        if attempt.operator is Operator.START:
+            self._adopt_past()
+        else:
+            self._update(attempt)
 
     def start_from(self, past: Sequence[Attempt]) -> None:
         """Begin where another strategy's search stands: its attempts are known, and none is a step of this one.
@@ -202,6 +206,11 @@ class Strategy(ABC, Generic[OptionsT]):
     def best(self) -> int | None:
         """Number of the best attempt so far."""
         return self._best
+
+    @property
+    def start(self) -> Attempt | None:
+        """The kernel that the search was started from; None where it began with nothing."""
+        return self.attempts[0] if self.attempts and self.attempts[0].operator is Operator.START else None
 
     @property
     def stopped(self) -> str | None:
@@ -267,7 +276,7 @@ class GenerationalStrategy(Strategy[OptionsT]):
         return len(self.steps) < self._end
 
     def _update(self, attempt: Attempt) -> None:
-        if attempt.operator is not Operator.TUNE and len(self.steps) > self._end:
+        if is_step(attempt) and len(self.steps) > self._end:
             self._first, self._end = self._end, self._end + max(1, self._size())
             self.generation += 1
         if not self._open:
@@ -280,6 +289,12 @@ class GenerationalStrategy(Strategy[OptionsT]):
         attempts = self.attempts[len(self.known) :]
         self.known += attempts
         self._learn(attempts)
+
+    @property
+    def _failed_start(self) -> Attempt | None:
+        """The start, if it is all that is known and has to be repaired."""
+        start = self.start if len(self.known) == 1 else None
+        return None if start is None or is_correct(start) else start
 
     @property
     def _index(self) -> int:
@@ -332,6 +347,11 @@ def gain(before: Attempt, after: Attempt) -> float | None:
     """Difference of two scores; None where one has none."""
     first, second = score(before), score(after)
     return None if first is None or second is None else second - first
+
+
+def is_step(attempt: Attempt) -> bool:
+    """Whether a strategy proposed an attempt: all but tuned children and the start."""
+    return attempt.operator not in (Operator.TUNE, Operator.START)
 
 
 def is_correct(attempt: Attempt) -> bool:

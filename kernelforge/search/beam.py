@@ -75,7 +75,8 @@ class Beam(GenerationalStrategy[BeamOptions]):
         return options.seeds + ROUNDS * options.width * options.bottlenecks
 
     def _stop_reason(self) -> str | None:
-        if self.generation and not self._open and self._phase == "seed":
+        seeded = any(self.attempts[number].operator is Operator.SEED for number in self.steps)
+        if seeded and not self._open and self._phase == "seed":
             return f"{self.options.seeds} seeds and their repairs gave nothing correct"
         if self.options.patience and self._misses >= self.options.patience:
             return f"{self.options.patience} rounds without a better kernel"
@@ -103,7 +104,7 @@ class Beam(GenerationalStrategy[BeamOptions]):
         seeding = not self.members
         self.members = beam_of(self.known, self.options.width)
         best = current_best(self.known)
-        steps = [attempt for attempt in attempts if attempt.number in self.steps]
+        steps = [attempt for attempt in attempts if attempt.number in self.steps or attempt is self._failed_start]
         if steps:
             self._ran_right |= any(is_correct(attempt) for attempt in attempts)
             self._repairs_done = self._repairs_done + 1 if self._phase == "repair" else 0

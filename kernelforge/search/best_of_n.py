@@ -1,7 +1,8 @@
 """``best-of-n``: independent samples; the best is kept.
 
 KernelBench's repeated sampling: every sample is a seed that does not depend on the others, so all of them can be asked
-for at once. How often ``k`` samples hold a correct one is then :func:`pass_at_k`.
+for at once. In a search that was started from a kernel, every sample is another revision of that one. How often ``k``
+samples hold a correct one is then :func:`pass_at_k`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from kernelforge.records import Operator
-from kernelforge.search.base import Proposal, Strategy, StrategyOptions
+from kernelforge.search.base import Proposal, Strategy, StrategyOptions, is_correct
 
 
 class BestOfNOptions(StrategyOptions):
@@ -42,7 +43,10 @@ class BestOfN(Strategy[BestOfNOptions]):
     def _propose(self, step: int, rng: Random) -> Proposal | None:
         if step >= self.options.samples:
             return None
-        return Proposal(Operator.SEED, coder=self.turn(step), sample=step)
+        if self.start is None:
+            return Proposal(Operator.SEED, coder=self.turn(step), sample=step)
+        operator = Operator.OPTIMISE if is_correct(self.start) else Operator.REPAIR
+        return Proposal(operator, parent=self.start.number, coder=self.turn(step), sample=step)
 
 
 def pass_at_k(samples: int, correct: int, k: int) -> float:

@@ -8,7 +8,8 @@ subtracts the mean of all scores in the exponent, which changes no probability.)
 The score here is the logarithm of the speed relative to the first correct kernel: 0.69 is twice as fast. It means the
 same for a measured and for a modelled time; the paper's is the speedup over the reference.
 
-While nothing is correct, every proposal is a seed, because the paper's first stages sample and never repair. With one
+While nothing is correct, every proposal is a seed, because the paper's first stages sample and never repair; only a
+wrong kernel that the search was started from is repaired, by the first samples. With one
 bucket, the Coder sees one example. CUDA-L2 shows the profile in the prompt as well: ``metrics=subset``.
 """
 
@@ -91,6 +92,8 @@ class Contrast(GenerationalStrategy[ContrastOptions]):
         exemplars = sample_bucket(self._buckets, self.options.exemplars, self.options.temperature, rng)
         if not exemplars and (best := best_scoring(self.known)) is not None:
             exemplars = [best]  # correct, but without a time: no score tells it from others
+        if not exemplars and self._failed_start is not None:
+            return Proposal(Operator.REPAIR, parent=self._failed_start.number, coder=coder, sample=slot)
         if not exemplars:
             return Proposal(Operator.SEED, coder=coder, sample=step)
         parent, *others = (attempt.number for attempt in exemplars)

@@ -136,8 +136,9 @@ class Evolve(GenerationalStrategy[EvolveOptions]):
     def _member(self, slot: int, rng: Random) -> Proposal:
         if not self.archives:
             coder = self.turn(self._first_step + slot)
-            if slot < len(self._failing):
-                return Proposal(Operator.REPAIR, parent=self._failing[slot], judge=True, coder=coder)
+            if self._failing and (slot < len(self._failing) or self._failed_start is not None):
+                repeat, failing = divmod(slot, len(self._failing))
+                return Proposal(Operator.REPAIR, self._failing[failing], judge=True, coder=coder, sample=repeat)
             return Proposal(Operator.SEED, coder=coder, sample=slot)
         island = rng.choice(self.archives)
         coder, operator = self._arm(slot, rng)

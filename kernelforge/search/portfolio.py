@@ -119,7 +119,7 @@ class Portfolio(Strategy[PortfolioOptions]):
             self.member.start_from(self.attempts[:-1])
             self._since_best, self._gained = 0, False
         self.member.tell(attempt)
-        self._gained = self._gained or attempt.accepted
+        self._gained = self._gained or (attempt.accepted and bool(self.steps))
         self._since_best = 0 if attempt.accepted else self._since_best + step
 
     def _adopt_past(self) -> None:

@@ -77,7 +77,8 @@ class Refine(Strategy[RefineOptions]):
     def _broken(self) -> int | None:
         """The failed kernel that the next round has to repair, if there is one."""
         if self.options.rollback:
-            latest = self.attempts[self.steps[-1]] if self.steps else None
+            untried = self.start if len(self.attempts) == 1 else None
+            latest = self.attempts[self.steps[-1]] if self.steps else untried
             if latest is None or latest.candidate is None or self._repairs >= REPAIRS_IN_A_ROW:
                 return None
         else:

@@ -55,7 +55,7 @@ def test_bad_input_is_one_clear_message(cli, runs):
         (["compare", a, a[:-1]], "are one run"),
         (["compare", a, b, "--output", "x.md"], "--format"),
         (["compare", a, b, "--format", "xml"], "xml"),
-        (["compare", a], "B"),
+        (["compare", a], "was started from a kernel (--from): name another run"),
     ):
         done = cli(*arguments)
         assert done.code == 2

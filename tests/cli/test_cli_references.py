@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from kernelforge.cli.support.references import Reference, resolve, resolve_pair, the_attempt
 from kernelforge.errors import UsageError
 from kernelforge.store import Store
+from kernelforge.store.references import Reference, resolve, resolve_pair, the_attempt
 from tests.support.factories import make_attempt
 from tests.support.recorded_run import fill, make_facts, make_graph, make_run, make_task
 

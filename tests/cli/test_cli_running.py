@@ -13,6 +13,7 @@ from kernelforge.cli.run import _next_commands, print_summary
 from kernelforge.records import RunState
 from kernelforge.report import RunRecords
 from kernelforge.store import Store
+from tests.run.run_helpers import small_core
 from tests.support.recorded_run import fill, golden_attempts, make_run
 
 ENGINE = """
@@ -206,3 +207,47 @@ def test_a_gpu_that_cannot_be_used_is_passed_over_with_a_word_or_refused(cli, mo
     assert done.code not in (0, None)
     assert f"cuda:0 cannot be used: {why}" in done.err
     assert "Traceback" not in done.err
+
+
+KERNEL = """\
+/* plan:
+def forward(x):
+    out = empty_like(x)
+    swish[ceil_div(x.numel(), 32), 32](x, out, i32(x.numel()))
+    return out
+*/
+__global__ void swish(const float* x, float* out, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) out[i] = x[i] / (1.0f + expf(-x[i]));
+}
+"""
+
+
+def test_a_run_is_started_from_a_file_and_compared_with_it(cli, tmp_path: Path):
+    (tmp_path / "mine.cu").write_text(KERNEL)
+    where = ("--suite", small_core(), "--task", "swish", "--device", "emulated:h100", "--seed", "5", "--no-tune")
+    done = cli("run", *where, "--rounds", "1", "--from", "mine.cu")
+    assert done.code == 0, done.err
+    assert "swish 00 start OK" in done.out
+    assert re.search(r"^start +mine\.cu \([0-9a-f]{16}\)$", cli("show", "latest/swish/0").out, re.MULTILINE)
+    first = cli("compare", "latest", "--json").json()
+    assert [pair["a_best"][-2:] for pair in first["pairs"]] == ["00"]
+    second = cli("run", *where, "--rounds", "1", "--from", "swish=latest/swish/0")
+    assert second.code == 0, second.err
+    assert cli("show", "latest/swish/0", "--json").json()["start"]["attempt"] == f"{first['a'].split(',')[0]}/swish/00"
+
+
+def test_a_start_that_is_none_ends_the_command_before_anything_is_written(cli, tmp_path: Path):
+    (tmp_path / "notes.txt").write_text("no kernel")
+    where = ("run", "--suite", small_core(), "--device", "emulated:h100")
+    for arguments, words in (
+        (["--task", "swish", "--from", "notes.txt"], "it holds no kernel; a start is "),
+        (["--task", "swish", "--from", "missing.cu"], "cannot read the start missing.cu"),
+        (["--task", "swish", "--from", "latest/swish/0"], "results holds no results"),
+        (["--from", "notes.txt"], "this run has 4 tasks; write TASK=FILE"),
+    ):
+        done = cli(*where, *arguments)
+        assert done.code == 2
+        assert words in done.err
+        assert len(done.err.strip().splitlines()) == 1
+    assert not (tmp_path / "results").exists()

@@ -26,6 +26,7 @@ from kernelforge.records import (
     Screening,
     Size,
     SizeCheck,
+    StartOrigin,
     Verdict,
 )
 from kernelforge.records.task import MAX_PLAN_BYTES, MAX_SOURCE_BYTES
@@ -309,11 +310,16 @@ def test_a_reward_is_finite(value: float) -> None:
         Reward(policy="p/1", value=value, components={})
 
 
-def test_only_a_seed_has_no_parent() -> None:
-    with pytest.raises(ValidationError, match="seed has no parent"):
-        make_attempt(1, operator=Operator.SEED, parent=0)
-    with pytest.raises(ValidationError, match="seed has no parent"):
-        make_attempt(1, operator=Operator.REPAIR)
+def test_only_a_seed_and_a_start_have_no_parent() -> None:
+    origin = StartOrigin(file="kernel.cu", digest="0" * 64)
+    for operator, parent, start in (
+        (Operator.SEED, 0, None), (Operator.START, 0, origin), (Operator.REPAIR, None, None),
+    ):  # fmt: skip
+        with pytest.raises(ValidationError, match="a seed and a start have no parent"):
+            make_attempt(1, operator=operator, parent=parent, start=start)
+    for operator, start in ((Operator.SEED, origin), (Operator.START, None)):
+        with pytest.raises(ValidationError, match="a start says where it comes from"):
+            make_attempt(0, operator=operator, start=start)
 
 
 def test_a_task_has_the_sizes_that_the_cascade_needs() -> None:

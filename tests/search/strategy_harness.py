@@ -25,6 +25,7 @@ from kernelforge.records import (
     Performance,
     Reward,
     SizeCheck,
+    StartOrigin,
     Usage,
     Verdict,
 )
@@ -87,6 +88,8 @@ class Story:
     measured: bool = False
     """Whether the device measures time."""
     seed: int = 0
+    start: Result | None = None
+    """Result of the kernel that the search is started from; None where it begins with nothing."""
 
     def rng(self, step: int) -> Random:
         """The generator that a caller hands to a strategy for a step."""
@@ -125,6 +128,7 @@ STORY = st.builds(
     results=st.lists(RESULT, min_size=1, max_size=24).map(tuple),
     measured=st.booleans(),
     seed=st.integers(0, 9),
+    start=st.none() | RESULT,
 )
 
 
@@ -136,6 +140,8 @@ def play(strategy: Strategy, story: Story, *, rounds: int, coders: int = 1) -> P
     """
     played, promised = Played(), dict[int, Proposal]()
     ask(strategy, story, played)
+    if story.start is not None:
+        begin(strategy, story, story.start, played)
     while (proposal := played.upcoming[-1][0]) is not None:
         step = len(played.proposals)
         for ahead, later in enumerate(played.upcoming[-1]):
@@ -190,7 +196,7 @@ def tell(strategy: Strategy, story: Story, played: Played, attempt: Attempt) -> 
 
 def check(proposal: Proposal, recorded: Sequence[Attempt], coders: int) -> None:
     """A proposal can be carried out: it names attempts that were recorded and that hold a candidate."""
-    assert proposal.operator is not Operator.TUNE
+    assert proposal.operator not in (Operator.TUNE, Operator.START)
     assert (proposal.parent is None) == (proposal.operator is Operator.SEED)
     assert 0 <= proposal.coder < coders
     assert proposal.rank >= 1
@@ -224,6 +230,22 @@ def carry_out(recorded: Sequence[Attempt], proposal: Proposal, result: Result, s
         candidate=kept,
         evaluation=evaluation,
     )
+
+
+def begin(strategy: Strategy, story: Story, result: Result, played: Played) -> None:
+    """Tell the start and its tuned children, before anything is proposed."""
+    candidate = _candidate("start")
+    start = attempt(
+        (),
+        operator=Operator.START,
+        start=StartOrigin(file="start.cu", digest="0" * 64),
+        candidate=candidate,
+        evaluation=_evaluation(candidate.hash, result, story),
+    )
+    tell(strategy, story, played, start)
+    for tuned in result.tuned if start.evaluation.verdict is Verdict.OK else ():
+        tell(strategy, story, played, tune(played.attempts, start, tuned, story))
+    assert strategy.state()["steps"] == 0
 
 
 def tune(recorded: Sequence[Attempt], parent: Attempt, tuned: Tuned, story: Story) -> Attempt:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kernelforge.agents.acceptance import APART
 from kernelforge.errors import UsageError
-from kernelforge.records import Verdict
+from kernelforge.records import Operator, Verdict
 from kernelforge.records.base import field_docs
 from kernelforge.search import STRATEGIES, Strategy
 from kernelforge.search.base import current_best
@@ -48,6 +48,26 @@ def test_it_ends_in_time_and_a_resumed_search_goes_on_as_the_killed_one_would(
     assert 1 <= len(played.proposals) <= rounds
     killed_at = data.draw(st.integers(0, len(played.attempts)))
     retell(make(), story, played, killed_at)
+
+
+@EACH
+@pytest.mark.parametrize("verdict", [Verdict.OK, Verdict.WRONG, Verdict.BUILD, Verdict.INFRA])
+def test_the_kernel_that_a_search_is_started_from_is_the_first_parent(
+    name: str, options: dict[str, Any], verdict: Verdict
+) -> None:
+    """Of all steps that do not know of another's result, where its strategy can name them; and it is no step itself."""
+    results = (Result(Verdict.WRONG), Result(Verdict.WRONG), Result(Verdict.OK, time_us=5.0))
+    strategy = STRATEGIES[name].make(options, rounds=12)
+    played = play(strategy, Story(results, start=Result(verdict)), rounds=12)
+    assert played.attempts[0].operator is Operator.START
+    at_once = [proposal for proposal in played.upcoming[1] if proposal is not None]
+    assert {proposal.parent for proposal in at_once} == {0}
+    right = {Operator.OPTIMISE, Operator.CONTRAST, Operator.FSR}
+    assert {proposal.operator for proposal in at_once} <= (
+        right if verdict is Verdict.OK else {Operator.REPAIR, Operator.FSR}
+    )
+    assert len(played.proposals) == len(strategy.steps) <= 12
+    assert any(attempt.accepted for attempt in played.attempts[1:])
 
 
 @pytest.mark.parametrize("name", STRATEGIES)

@@ -193,6 +193,7 @@ def _screening(screening: Screening | None, speed: Performance | None) -> Iterat
 def attempt_lines(view: AttemptView) -> Group:
     parts: list[RenderableType] = [
         field("attempt", f"{view.id}  {view.operator.value}" + (f" of {view.parent}" if view.parent else "")),
+        *([field("start", one_line(str(view.start)))] if view.start else []),
         field("verdict", f"{view.outcome} at stage {view.stage}"),
         field(
             "status", ": ".join(filter(None, ("accepted" if view.accepted else "not accepted", format_note(view.note))))

@@ -24,6 +24,7 @@ from kernelforge.records import (
     Screening,
     SizeCheck,
     Stage,
+    StartOrigin,
     Task,
     TaskFacts,
     Timing,
@@ -197,6 +198,8 @@ class AttemptView(View):
     task: str
     number: int
     operator: Operator
+    start: StartOrigin | None = None
+    """Where a start comes from; None for every other attempt."""
     parent: str | None
     best: str | None
     """Id of the task's best attempt, possibly this one; None where there is none, or it was not given."""

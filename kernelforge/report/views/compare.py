@@ -17,10 +17,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import replace
 from typing import Literal, NamedTuple
 
 from kernelforge.agents.acceptance import APART
-from kernelforge.records import Attempt, Origin, Verdict
+from kernelforge.errors import UsageError
+from kernelforge.records import Attempt, Operator, Origin, Verdict
 from kernelforge.report.formatting import number, times
 from kernelforge.report.views import View
 from kernelforge.report.views.board import board_key, key_differences
@@ -117,6 +119,26 @@ def compare_view(a: RunRecords, b: RunRecords) -> CompareView:
         only_b=tuple(task for task in b.run.config.tasks if task not in set(a_tasks)),
         changed=changed,
     )
+
+
+def start_view(records: RunRecords) -> CompareView:
+    """Compare the bests of a run with the kernels that their tasks were started from: ``a`` is the start.
+
+    Raises:
+        UsageError: no task of the run was started from a kernel that is evaluated.
+    """
+    run = records.run
+    starts = [attempt for attempt in records.attempts if attempt.operator is Operator.START]
+    if not starts:
+        raise UsageError(
+            f"no task of run {run.id} was started from a kernel (--from): name another run to compare with"
+        )
+    started = {attempt.task for attempt in starts}
+    tasks = tuple(task for task in run.config.tasks if task in started)
+    run = run.model_copy(update={"config": run.config.model_copy(update={"tasks": tasks})})
+    first = replace(records, run=run, attempts=tuple(starts))
+    both = compare_view(first, replace(records, run=run))
+    return both.model_copy(update={"a": f"{run.id}, start", "b": f"{run.id}, best"})
 
 
 def _same(a: RunRecords, b: RunRecords, task: str) -> bool:

@@ -13,7 +13,6 @@ from kernelforge.records import (
     Attempt,
     Budget,
     ForecastOutcome,
-    Operator,
     Origin,
     Verdict,
     forecast_outcome,
@@ -35,6 +34,7 @@ from kernelforge.report.views.integrity import IntegrityView, integrity_view
 from kernelforge.report.views.messages import AgentCost, Cost, agent_costs, total_cost
 from kernelforge.report.views.run_records import DisplayedState, RunRecords, TaskSummary
 from kernelforge.search import pass_at_k
+from kernelforge.search.base import is_step
 
 
 class AbsentBaseline(View):
@@ -190,7 +190,7 @@ def _pass_at_k(records: RunRecords) -> dict[int, float] | None:
         samples = [
             attempt.evaluation.verdict is Verdict.OK and not attempt.evaluation.uncompared
             for attempt in records.of_task(task)
-            if attempt.operator is not Operator.TUNE and attempt.evaluation.verdict is not Verdict.INFRA
+            if is_step(attempt) and attempt.evaluation.verdict is not Verdict.INFRA
         ]
         counts.append((len(samples), sum(samples)))
     least = min(samples for samples, _ in counts)
