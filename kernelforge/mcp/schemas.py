@@ -452,7 +452,7 @@ class AttemptPage(Answer):
 
 
 class SessionAnswer(Answer):
-    """The run of an earlier session, which this one goes on with."""
+    """The run that this session goes on with."""
 
     run: str
     suite: str

@@ -46,6 +46,7 @@ KernelForge judges CUDA kernels that are to do what a PyTorch module (or a C fun
 
 1. list_tasks, then show_task: read the task. plan_language has the reference of launch plans, section by section.
    go_on takes up the run of your last session; attempts lists what it came to, show_attempt gives one to go on from.
+   start begins a task with a kernel that the user has.
 2. Write CUDA C++ device source and a launch plan. compile costs nothing; evaluate gives the verdict, evaluate_batch
    those of several candidates, tune the fastest of a plan's `# tune:` values.
 3. submit what you want to be counted: only submissions are journalled. The answer says whether it became the best,
@@ -354,6 +355,23 @@ def _add_journal_tools(server: MCPServer[object], service: Service, queue: _Queu
                 follows_finding=follows_finding,
             ),
         )
+
+    @server.tool(title="Start from a kernel", annotations=_WRITES)
+    async def start(
+        ctx: Context,
+        task: TaskArgument,
+        text: Annotated[
+            str | None,
+            Field(description="Two fenced blocks, CUDA C++ with its plan in a comment, or a class ModelNew."),
+        ] = None,
+        attempt: Annotated[
+            str | None, Field(description="Instead of a text: RUN/TASK/NUMBER, an attempt of any run here.")
+        ] = None,
+    ) -> Annotated[CallToolResult, SessionAnswer]:
+        """Begin a task with a kernel that is there: it becomes the first attempt, and takes no evaluation of the
+        budget. show_attempt of `next_parent` gives its verdict and finding.
+        """
+        return await queue.do(ctx, lambda: service.start(_client(ctx), task, text, attempt))
 
     @server.tool(title="List attempts", annotations=_READS)
     async def attempts(

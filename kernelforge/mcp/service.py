@@ -67,6 +67,8 @@ from kernelforge.records import (
 from kernelforge.report import attempt_view
 from kernelforge.rewards import DEFAULT_POLICY, reward
 from kernelforge.run.budget import RunBudget, StopSignal
+from kernelforge.run.runner import check_starts
+from kernelforge.run.starts import fitted_start, start_from_attempt, start_from_text
 from kernelforge.run.submissions import Submission, SubmissionRun, earlier_runs, external_config
 from kernelforge.run.task_loop import infrastructure_failure, make_task_context
 from kernelforge.store import Store
@@ -268,26 +270,66 @@ class Service:
         if len(note) > MAX_NOTE_CHARS:
             raise UsageError(f"the note has {len(note):,} characters; the limit is {MAX_NOTE_CHARS:,}")
         session = self._session(client)
-        current = session.runs.get(suite.name)
         before = session.parent(suite, task, parent)
         judged = self._evaluated(task, candidate)
-        run = current or self._start(session, client, suite)
-        run.put_task(task, self._evaluator(task).facts, self._context(task).graph)
         words = session.prompts.get(task.digest if before is None else before.id)
-        attempt = run.submit(
-            Submission(
-                task=task,
-                candidate=candidate,
-                result=judged.result,
-                parent=before,
-                finding=session.findings.get(before.id) if before is not None and follows_finding else None,
-                messages=messages_of(run.run.config.coder, words, candidate, note),
-                started=started,
-                seconds=time.perf_counter() - clock,
-            )
+        submission = Submission(
+            task=task,
+            candidate=candidate,
+            result=judged.result,
+            parent=before,
+            finding=session.findings.get(before.id) if before is not None and follows_finding else None,
+            messages=messages_of(client, words, candidate, note),
+            started=started,
+            seconds=time.perf_counter() - clock,
         )
+        run, journalled = self._journal(client, suite, submission)
+        return self._answer(session, suite, task, run, journalled, judged)
+
+    def start(self, client: str, reference: str, text: str | None, attempt: str | None) -> SessionAnswer:
+        """Journal a kernel that is there as the first attempt at a task; takes no evaluation of the budget.
+
+        Args:
+            text: what ``kernelforge run --from`` reads of a file.
+            attempt: instead, ``RUN/TASK/NUMBER`` of any run in the results folder.
+        """
+        started, clock = datetime.now(UTC), time.perf_counter()
+        suite, task = self._catalogue.task(reference)
+        current = self._session(client).runs.get(suite.name)
+        if current is not None and current.attempts(task.name):
+            raise UsageError(f"this session has attempts at {task.name} already: submit the candidate")
+        if text is not None and attempt is None:
+            start = start_from_text(task.name, text)
+        elif attempt is not None and text is None:
+            start = start_from_attempt(task.name, attempt, self._store)
+        else:
+            raise UsageError("give either the text of a kernel to start from, or an attempt")
+        check_starts([start], "any")
+        fitted = fitted_start(start, task, self._evaluator(task).facts.at("full"))
+        candidate = read_candidate(fitted.source, fitted.plan, fitted.choices)
+        judged = self._evaluated(task, candidate, charged=False)
+        submission = Submission(
+            task=task,
+            candidate=candidate,
+            result=judged.result,
+            parent=None,
+            finding=None,
+            messages=(),
+            started=started,
+            seconds=time.perf_counter() - clock,
+            start=start.origin,
+        )
+        run, _ = self._journal(client, suite, submission)
+        progress = self._session(client).progress((suite.name, task.name))
+        return SessionAnswer(run=run.run.id, suite=suite.name, progress=tuple(progress))
+
+    def _journal(self, client: str, suite: Suite, submission: Submission) -> tuple[SubmissionRun, Attempt]:
+        session, task = self._session(client), submission.task
+        run = session.runs.get(suite.name) or self._start(session, client, suite)
+        run.put_task(task, self._evaluator(task).facts, self._context(task).graph)
+        attempt = run.submit(submission)
         session.submitted[attempt.id] = (suite.name, attempt)
-        return self._answer(session, suite, task, run, attempt, judged)
+        return run, attempt
 
     def attempts(self, client: str, reference: str | None, offset: int = 0, limit: int = 50) -> AttemptList:
         only = None
@@ -405,16 +447,18 @@ class Service:
             return state, failure
         return state, None
 
-    def _evaluated(self, task: Task, candidate: Candidate) -> _Judged:
-        """Evaluate within the budget; an evaluation that cannot start is not counted."""
+    def _evaluated(self, task: Task, candidate: Candidate, *, charged: bool = True) -> _Judged:
+        """Evaluate within the budget; an evaluation that cannot start is not counted, nor one that is not charged."""
         self._evaluator(task)
-        self._task_budget.take_evaluation()
+        if charged:
+            self._task_budget.take_evaluation()
         try:
             result = self._evaluate(task, candidate)
         except KernelForgeError:
-            self._task_budget.give_back_evaluation()
+            if charged:
+                self._task_budget.give_back_evaluation()
             raise
-        self._evaluations += 1
+        self._evaluations += charged
         earlier = self._hidden_failures.setdefault(task.digest, [])
         evaluation = redact_hidden_failures(result.evaluation, earlier)
         reproduction = None

@@ -122,7 +122,7 @@ def configure(
     coders = (coder,) if isinstance(coder, str) else tuple(coder)
     agents = [*",".join(coders).split(","), judge, *([] if tester is None else [tester])]
     _check_language(language, ",".join(coders).split(","))
-    _check_starts(starts, language)
+    check_starts(starts, language)
     _check_agents(agents, settings, limits, commas="," in ",".join(coders), keys=keys)
     measuring = check_measure(measure or MeasureSettings(), chosen_devices[0])
     _check_measure_top(measure_top, measuring, chosen_devices[0], strategy)
@@ -194,8 +194,9 @@ def _check_language(language: LanguageChoice, coders: Sequence[str]) -> None:
         raise UsageError("the built-in Coder writes CUDA C++ alone: name a model with --coder, or use --language any")
 
 
-def _check_starts(starts: Sequence[Start], language: LanguageChoice) -> None:
-    """
+def check_starts(starts: Sequence[Start], language: LanguageChoice) -> None:
+    """See that starts are in a language that is there, and that candidates may be written in.
+
     Raises:
         UsageError: a start is in Triton, and Triton is not installed or candidates may not be written in it.
     """

@@ -76,10 +76,15 @@ def start_from_text(task: str, text: str) -> Start:
         UsageError: it is not :data:`KINDS`; one sentence says why.
     """
     try:
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        if len(text) > MAX_FILE_BYTES:
+            raise CandidateError(f"it is longer than {MAX_FILE_BYTES:,} characters")
         read = _read(text, None)
+    except UnicodeEncodeError:
+        raise UsageError("cannot start from this text: it holds half of a surrogate pair") from None
     except CandidateError as error:
         raise UsageError(f"cannot start from this text: {error}") from error
-    origin = StartOrigin(digest=hashlib.sha256(text.encode()).hexdigest(), converted=bool(read.model_new))
+    origin = StartOrigin(digest=digest, converted=bool(read.model_new))
     return Start(task=task, origin=origin, candidate=read.candidate, model_new=read.model_new)
 
 

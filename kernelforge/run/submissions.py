@@ -26,6 +26,7 @@ from kernelforge.records import (
     Run,
     RunConfig,
     RunState,
+    StartOrigin,
     Task,
     TaskFacts,
     Verdict,
@@ -98,6 +99,8 @@ class Submission:
     messages: tuple[Message, ...]
     started: datetime
     seconds: float
+    start: StartOrigin | None = None
+    """Where it comes from, if the search of the task is started from it."""
 
 
 class SubmissionRun:
@@ -144,7 +147,7 @@ class SubmissionRun:
 
     def submit(self, submission: Submission) -> Attempt:
         """Journal a submission as the next attempt at its task."""
-        task, parent = submission.task.name, submission.parent
+        task, parent, start = submission.task.name, submission.parent, submission.start
         earlier = self._attempts[task]
         attempt = make_attempt(
             earlier,
@@ -152,12 +155,13 @@ class SubmissionRun:
             submission.result.evaluation,
             run=self.run.id,
             task=task,
-            operator=_operator(parent),
+            operator=_operator(parent) if start is None else Operator.START,
             parent=parent,
             reward=self.run.config.reward,
             started=submission.started,
             seconds=submission.seconds,
-            coder=self.run.config.coder,
+            coder=self.run.config.coder if start is None else "",
+            start=start,
             finding=submission.finding,
             messages=submission.messages,
             profile=submission.result.profile,

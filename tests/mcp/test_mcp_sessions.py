@@ -173,3 +173,49 @@ def test_tuning_does_not_tell_which_values_support_hidden_sizes(service: Service
     assert answer["evaluation"]["verdict"] == "OK"
     assert {trial["problem"] for trial in answer["trials"]} == {""}
     assert len({trial["time_us"] for trial in answer["trials"]}) == 1
+
+
+def test_a_session_starts_from_a_text_or_from_an_attempt_of_another_run(
+    catalogue: Catalogue, pool: EvaluatorPool, store: Store
+) -> None:
+    service = Service(catalogue, pool, store, Budget(evaluations=1))
+
+    async def session(call: Call) -> list[dict[str, Any]]:
+        return [
+            await call("start", task="tiny/gelu", text=f"/* plan:\n{PLAN}*/\n{WRONG}"),
+            await call("show_attempt", attempt=store.attempts(store.run("latest").id)[0].id),
+            await call("submit", task="tiny/gelu", source=RIGHT, plan=PLAN),
+            await call("attempts"),
+        ]
+
+    first, page, second, attempts = talk(service, session)
+    (row,) = first["progress"]
+    assert (row["attempts"], row["best"]) == (1, None)
+    assert (page["attempt"]["operator"], page["attempt"]["parent"]) == ("start", None)
+    assert (page["attempt"]["verdict"], page["finding"]["kind"]) == ("WRONG", "repair")
+    assert (second["operator"], second["parent"], second["accepted"]) == ("repair", row["next_parent"], True)
+    assert second["evaluation"]["evaluations_left"] == 0
+    assert len(attempts["attempts"]) == 2
+    with pytest.raises(Refused, match="has attempts at gelu already"):
+        ask(service, "start", task="tiny/gelu", text=RIGHT)
+    for arguments, words in (
+        ({}, "give either the text"),
+        ({"text": "x", "attempt": "y"}, "give either the text"),
+        ({"text": "no kernel"}, "it holds no kernel"),
+        ({"text": "\ud800"}, "surrogate"),
+        ({"attempt": "nothing/gelu/0"}, "nothing"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            service.start(CODER, "tiny/other", **{"text": None, "attempt": None, **arguments})
+    service.close()
+    begun, repaired = store.attempts(store.run("latest").id)
+    assert begun.start is not None
+    assert (begun.coder, begun.messages, begun.start.attempt) == ("", (), None)
+
+    other = Service(catalogue, pool, store, Budget())
+    answer = other.start("mcp:other", "tiny/other", None, repaired.id)
+    assert answer.progress[0].best == f"{answer.run}/other/00"
+    other.close()
+    (started,) = store.attempts(store.run("latest").id)
+    assert started.start is not None
+    assert (started.start.attempt, started.candidate) == (repaired.id, repaired.candidate)

@@ -68,6 +68,7 @@ def test_every_tool_is_described_and_typed(service: Service) -> None:
         "tune",
         "profile",
         "submit",
+        "start",
         "attempts",
         "show_attempt",
         "go_on",
@@ -82,7 +83,9 @@ def test_every_tool_is_described_and_typed(service: Service) -> None:
         assert len(described) == len(tool.input_schema["properties"])
     listing = json.dumps([tool.model_dump(mode="json", exclude_none=True) for tool in tools.values()])
     assert len(listing) < 62_000, "a client's model may have to read all of it"
-    assert [name for name, tool in tools.items() if not tool.annotations.read_only_hint] == ["submit", "go_on"]
+    assert [name for name, tool in tools.items() if not tool.annotations.read_only_hint] == [
+        "submit", "start", "go_on",
+    ]  # fmt: skip
 
 
 def test_the_page_names_every_tool_with_its_arguments(service: Service) -> None:
