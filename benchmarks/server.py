@@ -2,12 +2,13 @@
 
     python benchmarks/server.py [--part cached] [--part limit] [--part uncached] [--part suites] [--part equal]
                                 [--part load] [--rate 500] [--seconds 20] [--evaluations 100] [--real-size 24]
-                                [--requests 20000] [--distinct 2200] [--seed 1]
+                                [--requests 20000] [--distinct 2200] [--seed 1] [--ray HOST:PORT]
 
 One real ``kernelforge serve`` on the emulated device per part, on a port of 127.0.0.1; the load comes from this
 process, which shares the machine's cores with it. Peers in the same run: a bare FastAPI route, an evaluator without a
 server, and a process that imports torch. Part ``limit`` raises the rate until one server falls behind. Part ``suites``
-judges tasks of real sizes completely and by ``--sizes train``, part ``equal`` candidates that share an evaluation.
+judges tasks of real sizes completely and by ``--sizes train``, part ``equal`` candidates that share an evaluation;
+with ``--ray``, part ``suites`` does so on a Ray cluster whose one node besides the head is on this machine.
 Exits with 1 if a job is lost, ends twice, or is scored as what it is not, or where ``--sizes train`` misses its target.
 """
 
@@ -100,10 +101,11 @@ def part_uncached(options: argparse.Namespace) -> bool:
 def part_suites(options: argparse.Namespace) -> bool:
     print(f"suites: {options.real_size} new kernels of each task, {AT_ONCE} waiting, {SLOTS} slots")
     met = True
+    ray = ["--engine", "ray", "--address", options.ray] if options.ray else []
     for task, target in TARGETS.items():
         measured: dict[str, dict[str, float]] = {}
         for sizes in ("all", "train"):
-            with serving("--slots", str(SLOTS), "--sizes", sizes) as server:
+            with serving("--slots", str(SLOTS), "--sizes", sizes, *ray) as server:
                 got = asyncio.run(real_size(server, task, options.real_size, AT_ONCE))
             measured[sizes] = got
             print(
@@ -184,6 +186,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=5, help="workers killed")
     parser.add_argument("--restarts", type=int, default=2, help="times the gateway is killed")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--ray", metavar="HOST:PORT", help="part suites is served by this Ray cluster")
     options = parser.parse_args()
     results = [PARTS[name](options) for name in options.part or PARTS]
     return 0 if all(results) else 1

@@ -207,13 +207,16 @@ class Server:
         return cpu_s_of(self.process.pid)
 
     def workers_bytes(self) -> int:
-        """Memory of all workers, the oracle host and their children now; what processes share is counted once."""
+        """Memory of all workers, the oracle host and their children now; what processes share is counted once. On a
+        Ray cluster, of its actors too, of all nodes on this machine."""
         children: dict[int, list[int]] = {}
         for entry in Path("/proc").iterdir():
             with contextlib.suppress(OSError, IndexError, ValueError):
                 parent = (entry / "stat").read_text().rpartition(")")[2].split()[1]
                 children.setdefault(int(parent), []).append(int(entry.name))
-        pids, total = self._children(b"kernelforge.workers", b"kernelforge.evaluation.oracle.host"), 0
+        on_ray = "ray" in self._options
+        pids = actors() if on_ray else self._children(b"kernelforge.workers", b"kernelforge.evaluation.oracle.host")
+        total = 0
         while pids:
             pid = pids.pop()
             pids += children.get(pid, [])
@@ -238,6 +241,17 @@ class Server:
                     if int(stat[1]) == self.process.pid and any(module in command for module in modules):
                         pids.append(int(entry.name))
         return pids
+
+
+def actors() -> list[int]:
+    """Process ids of the Ray actors of nodes on this machine."""
+    pids = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            with contextlib.suppress(OSError):
+                if re.match(rb"ray::(Worker|OracleHost)Actor", (entry / "cmdline").read_bytes()):
+                    pids.append(int(entry.name))
+    return pids
 
 
 def cpu_s_of(pid: int) -> float:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Literal, TypedDict, Unpack
+from typing import Literal, TypedDict, Unpack
 
 from kernelforge.devices.gpu_locks import parse_devices
 from kernelforge.errors import KernelForgeError, UsageError
@@ -25,7 +25,7 @@ from kernelforge.workers.base import (
     WorkerDied,
 )
 from kernelforge.workers.roles import Target, WorkerSettings
-from kernelforge.workers.slot import OracleHostProcess, WorkerSlot
+from kernelforge.workers.slot import OracleHostProcess, WorkerSlot, oracle_address, resolved_address
 
 
 class WorkerOptions(TypedDict, total=False):
@@ -263,23 +263,23 @@ class LocalEngine(WorkerPoolEngine):
             counts={"slots": slots, "compilers": compilers},
             options=options,
         )
-        self.oracles: OracleHostProcess | None = None
-        """What the workers share; None on GPUs, where each has an oracle on its own."""
-        share: dict[str, Any] = {"warm_bytes": _memory_bytes() // (3 * slot_count)}
-        if not on_gpu:
-            unconfined = self._settings.allow_unconfined
-            self.oracles = OracleHostProcess(allow_unconfined=unconfined, most_bytes=_memory_bytes() // 3)
-            self._settings = self._settings.model_copy(update={"oracles": self.oracles.address})
+        host_bytes, slot_bytes = kept_memory(_memory_bytes(), slot_count, on_gpu=on_gpu)
+        self.oracles = OracleHostProcess(
+            resolved_address(oracle_address()),
+            allow_unconfined=self._settings.allow_unconfined,
+            most_bytes=host_bytes,
+        )
+        """What the workers share."""
+        self._settings = self._settings.model_copy(update={"oracles": self.oracles.address, "warm_bytes": slot_bytes})
         labels = names if on_gpu else [f"{names[0]}#{number + 1}" for number in range(slot_count)]
         for label in labels:
-            settings = self._settings.model_copy(update={"device": label.partition("#")[0], **share})
+            settings = self._settings.model_copy(update={"device": label.partition("#")[0]})
             self._worker_slots[label] = WorkerSlot(label, settings, self._change.set)
         count = compilers or max(cores // _CORES_PER_COMPILER, slot_count // _SLOTS_PER_COMPILER, 1)
         self._compilers = [f"compiler#{n + 1}" for n in range(count)]
 
     async def start(self) -> None:
-        if self.oracles is not None:
-            self.oracles.open()
+        self.oracles.open()
         for worker_slot in self._worker_slots.values():
             self._open(worker_slot)
         try:
@@ -295,13 +295,22 @@ class LocalEngine(WorkerPoolEngine):
 
     async def close(self) -> None:
         await super().close()
-        if self.oracles is not None:
-            await self.oracles.close()
+        await self.oracles.close()
 
     @property
     def preparing(self) -> int:
         """One for each worker that prepares."""
         return len(self._compilers)
+
+
+def kept_memory(machine_bytes: int, slots: int, *, on_gpu: bool) -> tuple[int, int]:
+    """Memory that a machine's oracles may hold between orders: those that its slots share, and those of each slot.
+
+    Together a third of the machine. On GPUs a slot has an oracle on its device, apart from those of the emulated
+    device in front of it, which are shared.
+    """
+    share = machine_bytes // 3
+    return (share // 2, share // 2 // max(slots, 1)) if on_gpu else (share, share // max(slots, 1))
 
 
 def _memory_bytes() -> int:

@@ -263,26 +263,37 @@ def _listens(address: Path) -> bool:
     return True
 
 
+def oracle_address() -> Path:
+    """A new address for an oracle host, relative to its machine's folder for temporary files."""
+    return Path(f"{_FOLDER}{secrets.token_hex(8)}", "socket")
+
+
+def resolved_address(address: Path) -> Path:
+    """An address of :func:`oracle_address` on this machine."""
+    return Path(tempfile.gettempdir()) / address
+
+
 class OracleHostProcess:
     """Keeps the process running whose oracles the workers of this machine share. Its socket outlives it: workers that
     connect while it is replaced wait for the next.
 
     Args:
+        address: its socket, from :func:`oracle_address`; what an earlier process left there is replaced.
         allow_unconfined: run oracles without a jail if none works.
         most_bytes: memory that oracles without work may hold together.
     """
 
-    def __init__(self, *, allow_unconfined: bool, most_bytes: int) -> None:
+    def __init__(self, address: Path, *, allow_unconfined: bool, most_bytes: int) -> None:
         self._settings = json.dumps({"allow_unconfined": allow_unconfined, "most_bytes": most_bytes})
-        self._folder = Path(tempfile.gettempdir(), f"{_FOLDER}{secrets.token_hex(8)}")
-        self.address = self._folder / "socket"
+        self.address = address
         self.process: Process | None = None
         self._supervisor: asyncio.Task[None] | None = None
 
     def open(self) -> None:
         """Start the process, and a new one whenever it ends."""
         remove_dead_folders()
-        self._folder.mkdir(mode=0o700)
+        remove_tree(str(self.address.parent))
+        self.address.parent.mkdir(mode=0o700)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         listener.bind(str(self.address))
         listener.listen(socket.SOMAXCONN)
@@ -294,7 +305,7 @@ class OracleHostProcess:
             self._supervisor.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._supervisor
-        remove_tree(str(self._folder))
+        remove_tree(str(self.address.parent))
 
     async def _supervise(self, listener: socket.socket) -> None:
         try:

@@ -5,19 +5,22 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kernelforge.devices.base import Device
 from kernelforge.errors import ChildDied, SandboxError, TaskError
 from kernelforge.evaluation import EvaluatorPool
-from kernelforge.evaluation.oracle.client import DrawHandle, Oracle
+from kernelforge.evaluation.oracle.client import DrawHandle, Oracle, OracleFacts
 from kernelforge.evaluation.oracle.host import OracleHost, _TaskState
 from kernelforge.evaluation.oracle.shared import BATCH, SharedOracles
 from kernelforge.evaluation.stages.kept_draws import KeptDraws
 from kernelforge.records import Candidate, Comparison, MeasureSettings, Size, Task, Verdict
 from kernelforge.sandbox import Zygote
+from tests.evaluation.test_workshop import Gpu
 from tests.support.axpy import KERNEL, PLAN, REFERENCE, SIZES, axpy_task
 
 MOST_BYTES = 1 << 30
@@ -199,6 +202,20 @@ def test_a_broken_reference_and_a_forbidden_request_are_refused(opened: Callable
         opened().audit(1)
 
 
+def test_a_host_that_is_not_there_yet_is_waited_for_unless_the_wait_is_interrupted(tmp_path: Path) -> None:
+    oracles = SharedOracles(tmp_path / "late")
+    with ThreadPoolExecutor() as pool, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        waiting = pool.submit(oracles.spawn)
+        while not waiting.done():
+            oracles.interrupt()
+        with pytest.raises(ChildDied, match="oracle child"):
+            waiting.result()
+        waiting = pool.submit(oracles.spawn)
+        listener.bind(str(tmp_path / "late"))
+        listener.listen()
+        waiting.result().close()
+
+
 def judged(pool: EvaluatorPool, source: str) -> dict[str, Any]:
     evaluator = pool.evaluator(axpy_task())
     try:
@@ -221,3 +238,33 @@ def test_the_same_seed_gives_the_same_evaluation_with_and_without_sharing(
     assert [judged(workshop, source) for source in (KERNEL, WRONG)] == alone
     assert [evaluation["verdict"] for evaluation in alone] == [Verdict.OK, Verdict.WRONG]
     assert host._tasks
+
+
+class GpuSlot(EvaluatorPool):
+    """A slot on a software GPU. The oracle that would be on its GPU runs on the CPU, alone as there."""
+
+    own: Zygote
+
+    def oracle(self, task: Task, device: Device | None = None, cached: OracleFacts | None = None) -> Oracle:
+        if device is not None and device.kind == "emulated":
+            return super().oracle(task, device, cached)
+        return Oracle(self.own, task, cached=cached)
+
+
+@pytest.mark.usefixtures("own_leases")
+def test_slots_on_gpus_share_the_oracles_of_the_emulated_device_in_front_and_no_other(
+    host: OracleHost, zygote: Zygote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(GpuSlot, "own", zygote, raising=False)
+    mains = set[int]()
+    for number in range(2):
+        with GpuSlot("", opened=[Gpu(number)], cache=tmp_path, oracles=tmp_path / "socket") as slot:
+            evaluator = slot.evaluator(axpy_task())
+            assert not host._tasks or number, "the one of the GPU is its own"
+            assert evaluator.screen is not None
+            with evaluator.screen._open_oracle() as oracle:
+                oracle.facts()
+                assert not compared(oracle, oracle.draw("small", "task", 1)).ok
+                mains.add(id(state_of(host).main))
+            evaluator.close()
+    assert len(mains) == 1

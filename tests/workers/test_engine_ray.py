@@ -24,6 +24,7 @@ from kernelforge.records import Verdict
 from kernelforge.workers.base import EvaluationOrder, EvaluationReport, Prepared, WorkerDied
 from kernelforge.workers.ray.autoscaling import Autoscaling
 from kernelforge.workers.ray.engine import RayEngine
+from kernelforge.workers.slot import resolved_address
 from tests.workers.engine_orders import (
     BROKEN,
     WAIT_S,
@@ -33,6 +34,7 @@ from tests.workers.engine_orders import (
     family_of,
     idle_slot,
     order,
+    own_oracle_hosts,
     own_workers,
     running,
     slow_run,
@@ -245,6 +247,8 @@ async def test_rays_token_and_sockets_are_out_of_reach_of_workers_and_candidates
     workers = own_workers()
     assert len(workers) == 4
     doors = [token_file, Path(cluster.head_node._raylet_socket_name), Path(cluster.head_node._plasma_store_socket_name)]
+    doors += [resolved_address(host.settings.oracles) for host in engine._hosts.values()]
+    assert len(doors) == 5
     assert all(door.exists() for door in doors)
     for pid in workers:
         environment = Path(f"/proc/{pid}/environ").read_bytes()
@@ -329,6 +333,60 @@ async def test_a_killed_worker_is_told_of_and_replaced(engine: RayEngine) -> Non
     await until(lambda: {slot_state.name: slot_state.state for slot_state in engine.slots()}[slot] == "idle")
     assert verdict(await engine.evaluate(order(), slot)) is Verdict.OK
     assert engine.health().restarts == before + 1
+
+
+async def test_the_workers_of_a_node_share_an_oracle_host_that_outlives_each_of_them(engine: RayEngine) -> None:
+    """A worker dies, then the host, then the actor that keeps it; then the node is drained."""
+    node = (await idle_slot(engine)).name.partition("/")[0]
+
+    def its_hosts() -> set[int]:
+        return own_oracle_hosts() & family_of(engine._hosts[node].worker.pid)
+
+    async def evaluated() -> Verdict | str:
+        """The job service tries once more where an order was at its oracle."""
+        for _ in range(2):
+            try:
+                report = await engine.evaluate(order(), slot)
+            except WorkerDied:
+                await until(idle)
+                continue
+            if report.evaluation is not None:
+                break
+        return verdict(report)
+
+    def idle() -> bool:
+        return {item.name: item.state for item in engine.slots()}[slot] == "idle"
+
+    slot = f"{node}/emulated:h100#1"
+    assert len(own_oracle_hosts()) == 2, "one for each node"
+    [host] = its_hosts()
+    assert await evaluated() is Verdict.OK
+    assert jailed(family_of(host)), "it has the oracles"
+
+    os.kill(engine._worker_slots[slot].worker.pid, signal.SIGKILL)
+    await until(lambda: not idle())
+    await until(idle)
+    assert await evaluated() is Verdict.OK
+    assert its_hosts() == {host}, "it does not end with a worker"
+
+    children = family_of(host)
+    os.kill(host, signal.SIGKILL)
+    await until(lambda: not running(children) and len(its_hosts()) == 1)
+    assert await evaluated() is Verdict.OK
+
+    actor = engine._hosts[node].worker.pid
+    children = family_of(actor)
+    os.kill(actor, signal.SIGKILL)
+    await until(lambda: not running(children))
+    assert await evaluated() is Verdict.OK
+    assert len(its_hosts()) == 1
+
+    engine.drain(f"{node}/*")
+    await until(lambda: engine._hosts[node].worker is None)
+    assert len(own_oracle_hosts()) == 1, "a node without workers has no host"
+    engine.resume(f"{node}/*")
+    await until(idle)
+    assert await evaluated() is Verdict.OK
 
 
 async def test_orders_of_a_killed_node_end_elsewhere_and_a_new_node_brings_slots_back(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from kernelforge.workers.pool import kept_memory
 from kernelforge.workers.ray.cluster import Node
 from kernelforge.workers.ray.engine import capacity_of, differences
 from kernelforge.workers.roles import Target
@@ -73,3 +74,12 @@ def test_a_slot_that_would_give_other_numbers_is_told_apart(difference: dict[str
 
 def test_a_compiler_is_told_apart_by_what_its_node_has() -> None:
     assert "toolchain nvrtc 12.0.1" in differences(gpu(), {**HERE, "toolchain": "nvrtc 12.0.1"}, gpu())
+
+
+@pytest.mark.parametrize(("slots", "on_gpu"), [(0, False), (3, False), (3, True)])
+def test_the_oracles_of_a_machine_hold_a_third_of_its_memory_at_most(slots: int, on_gpu: bool) -> None:
+    shared, of_each = kept_memory(72 << 30, slots, on_gpu=on_gpu)
+    if on_gpu:
+        assert shared + slots * of_each == 24 << 30
+    else:  # each slot holds nothing: its oracles are the shared ones
+        assert shared == 24 << 30

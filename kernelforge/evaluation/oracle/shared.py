@@ -23,6 +23,10 @@ BATCH: Final = 32
 BATCH_S: Final = 600.0
 """Seconds that they share them at most."""
 
+REACHED_S: Final = 120.0
+"""Longest wait for a host that another process starts, or starts again."""
+
+_REPEAT_S = 0.1
 _FAILURES: dict[str, type[SandboxError]] = {"ChildDied": ChildDied, "ChildTimeout": ChildTimeout}
 """Ends of an oracle's process that the host reports; any other is a :class:`SandboxError`."""
 
@@ -103,6 +107,7 @@ class SharedOracles:
 
     def __init__(self, address: Path) -> None:
         self._address = address
+        self._interrupts = 0
         self._children: weakref.WeakSet[SharedChild] = weakref.WeakSet()
         self._lock = threading.Lock()
 
@@ -119,17 +124,25 @@ class SharedOracles:
             child.close()
 
     def spawn(self, limits: Limits | None = None) -> SharedChild:
-        """Connect to the host.
+        """Connect to the host, or to the next one while it is replaced.
 
         Raises:
             SandboxError: it cannot be reached.
+            ChildDied: :meth:`interrupt` was called.
         """
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            sock.connect(str(self._address))
-        except OSError as error:
-            sock.close()
-            raise SandboxError(f"the host of the oracles cannot be reached: {error.strerror}") from error
+        end, interrupts = time.monotonic() + REACHED_S, self._interrupts
+        while True:
+            sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            try:
+                sock.connect(str(self._address))
+                break
+            except OSError as error:
+                sock.close()
+                if not isinstance(error, FileNotFoundError | ConnectionRefusedError) or time.monotonic() > end:
+                    raise SandboxError(f"the host of the oracles cannot be reached: {error.strerror}") from error
+            time.sleep(_REPEAT_S)
+            if self._interrupts != interrupts:
+                raise ChildDied("the oracle child was given up before its host was there")
         child = SharedChild(Channel(sock, files_from=SMALLEST_FILE), sock, limits or Limits())
         with self._lock:
             self._children.add(child)
@@ -138,6 +151,7 @@ class SharedOracles:
     def interrupt(self) -> None:
         """End the calls that other threads wait for."""
         with self._lock:
+            self._interrupts += 1
             children = tuple(self._children)
         for child in children:
             child.interrupt()

@@ -1,12 +1,15 @@
-"""The Ray actor of a worker: forwards requests and reports as JSON.
+"""The Ray actors of a node: one for each worker, which forwards requests and reports as JSON, and one for the oracle
+host that its workers share.
 
-The worker is a separate process, as on a single machine, with a scrubbed environment and one socket. Ray's token and
-connections stay in Ray's process, out of reach of the process that forks jailed children.
+A worker is a separate process, as on a single machine, with a scrubbed environment and one socket. Ray's token and
+connections stay in Ray's process, out of reach of the process that forks jailed children. So is the oracle host.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import platform
 import signal
 from typing import Any
@@ -17,7 +20,7 @@ from kernelforge.sandbox import syscalls
 from kernelforge.version import __version__
 from kernelforge.workers.base import WorkerDied
 from kernelforge.workers.roles import WorkerSettings
-from kernelforge.workers.slot import Worker
+from kernelforge.workers.slot import OracleHostProcess, Worker, resolved_address
 
 
 class WorkerActor:
@@ -28,8 +31,7 @@ class WorkerActor:
     """
 
     def __init__(self) -> None:
-        # Otherwise Ray's process waits for its calls to end, possibly for ever, and keeps the GPU.
-        syscalls.prctl("prctl(PDEATHSIG)", syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)
+        _end_with_raylet()
         self._worker: Worker | None = None
         self._numbers: dict[int, int] = {}
         self._latest = 0
@@ -37,7 +39,7 @@ class WorkerActor:
 
     async def start(self, name: str, settings: str) -> str:
         """Start the worker: ``{"ready": target, "toolchain": ..., "pid": ...}``, or ``error``."""
-        parsed = WorkerSettings.model_validate_json(settings)
+        parsed = _settings(settings)
         try:
             if parsed.device == "cuda":
                 parsed = parsed.model_copy(update={"device": _assigned_gpu()})
@@ -94,6 +96,55 @@ class WorkerActor:
         if self._worker is not None:
             await self._worker.close()
         return "{}"
+
+
+class OracleHostActor:
+    """Keeps the oracle host of a node running, and ends with the raylet that started it. It reserves nothing.
+
+    Workers that connect while it is replaced wait for the next, which has the same address.
+    """
+
+    def __init__(self) -> None:
+        _end_with_raylet()
+        self._host: OracleHostProcess | None = None
+
+    async def start(self, name: str, settings: str) -> str:
+        """Start the host: ``{"ready": null, "toolchain": ..., "pid": ...}``, the process being this one.
+
+        Args:
+            name: for operators.
+            settings: of the node's workers; ``warm_bytes`` are those of the host.
+        """
+        parsed = _settings(settings)
+        assert parsed.oracles is not None
+        self._host = OracleHostProcess(
+            parsed.oracles, allow_unconfined=parsed.allow_unconfined, most_bytes=parsed.warm_bytes
+        )
+        self._host.open()
+        return json.dumps({"ready": None, "toolchain": {}, "pid": os.getpid()})
+
+    async def ended(self) -> str:
+        """Does not return: a host that ends is replaced."""
+        await asyncio.Event().wait()
+        return "{}"
+
+    async def close(self) -> str:
+        """End the host and its oracles."""
+        if self._host is not None:
+            await self._host.close()
+        return "{}"
+
+
+def _end_with_raylet() -> None:
+    # Otherwise Ray's process waits for its calls to end, possibly for ever, and keeps the GPU.
+    syscalls.prctl("prctl(PDEATHSIG)", syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _settings(text: str) -> WorkerSettings:
+    """Settings of a worker, with the address of the oracle host on this machine."""
+    settings = WorkerSettings.model_validate_json(text)
+    assert settings.oracles is not None
+    return settings.model_copy(update={"oracles": resolved_address(settings.oracles)})
 
 
 def _serialised(error: KernelForgeError) -> dict[str, str]:

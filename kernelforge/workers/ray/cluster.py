@@ -22,7 +22,6 @@ from typing import Any
 
 from kernelforge.errors import KernelForgeError, UsageError
 from kernelforge.utils.shell_hints import install_hint
-from kernelforge.workers.ray.actor import WorkerActor
 
 TOKEN_HELP = "see docs/engines.md for how to start a cluster"
 
@@ -155,16 +154,17 @@ class Cluster:
             bundle[self._resource] = 1
         await asyncio.to_thread(request_resources, bundles=[*[bundle] * slots, *[{"CPU": 1}] * cpus])
 
-    def start_actor(self, node: str, *, cpus: float, gpus: int, slot: bool) -> Any:
+    def start_actor(self, actor: type, node: str, *, cpus: float, gpus: int, slot: bool) -> Any:
         """The handle of a new actor on a node; it starts once its resources are free. Ray retries nothing.
 
         Args:
+            actor: its class.
             slot: whether it takes a unit of the resource whose units are slots.
         """
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         return (
-            self._ray.remote(WorkerActor)
+            self._ray.remote(actor)
             .options(
                 num_cpus=cpus,
                 num_gpus=gpus,

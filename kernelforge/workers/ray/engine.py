@@ -12,17 +12,19 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Literal, NamedTuple, Unpack
 
 from kernelforge.devices.gpu_locks import parse_devices
 from kernelforge.errors import KernelForgeError, UsageError
 from kernelforge.workers.base import Health
-from kernelforge.workers.pool import WorkerOptions, WorkerPoolEngine
+from kernelforge.workers.pool import WorkerOptions, WorkerPoolEngine, kept_memory
+from kernelforge.workers.ray.actor import OracleHostActor
 from kernelforge.workers.ray.autoscaling import Autoscaling, kept_nodes
 from kernelforge.workers.ray.cluster import Cluster, Node
 from kernelforge.workers.ray.worker import RayWorker
 from kernelforge.workers.roles import Target, WorkerSettings
-from kernelforge.workers.slot import WorkerSlot
+from kernelforge.workers.slot import WorkerSlot, oracle_address
 
 POLL_S = 1.0
 """Interval of checks for new and lost nodes."""
@@ -86,6 +88,8 @@ class RayEngine(WorkerPoolEngine):
         """Jobs that wait or run."""
         self._requested: tuple[int, int] | None = None
         """The last request of slots and further CPUs."""
+        self._hosts: dict[str, WorkerSlot] = {}
+        """The oracle hosts of the nodes, by their labels."""
         self._surplus: set[str] = set()
         """Labels of nodes whose slots are not wanted now."""
         self._nodes: dict[str, Node] = {}
@@ -166,9 +170,13 @@ class RayEngine(WorkerPoolEngine):
 
     def health(self) -> Health:
         health = super().health()
-        notes = (*health.notes, self._problem) if self._problem else health.notes
+        notes = [
+            *health.notes,
+            *(f"{host.name} is {host.state}: {host.why}" for host in self._hosts.values() if host.why),
+        ]
+        notes += [self._problem] if self._problem else []
         extra = {**health.extra, "nodes": float(len(self._nodes))}
-        return Health(health.workers, health.restarts + self._lost_restarts, notes, extra)
+        return Health(health.workers, health.restarts + self._lost_restarts, tuple(notes), extra)
 
     async def close(self) -> None:
         """End every actor and leave the cluster."""
@@ -177,6 +185,7 @@ class RayEngine(WorkerPoolEngine):
             with contextlib.suppress(asyncio.CancelledError):
                 await self._follower
         await super().close()
+        await asyncio.gather(*(host.close() for host in self._hosts.values()))
         await asyncio.gather(*self._closing, return_exceptions=True)
         await self._cluster.disconnect()
 
@@ -192,6 +201,7 @@ class RayEngine(WorkerPoolEngine):
                 await self._update_nodes()
                 if self._autoscale is not None:
                     await self._scale()
+                self._rest_hosts()
                 self._problem = ""
             except Exception as error:  # Ray raises various errors while its head node is away; try again.
                 if not self._problem:
@@ -209,13 +219,16 @@ class RayEngine(WorkerPoolEngine):
             capacity = capacity_of(
                 node, on_gpu=self._on_gpu, threads=self._threads, slots=self._slots, compilers=self._compilers
             )
-            share = {"warm_bytes": node.memory_bytes // (3 * max(capacity.slots, 1))}
-            settings = self._settings.model_copy(update=share)
+            if not sum(capacity):
+                continue
+            host_bytes, slot_bytes = kept_memory(node.memory_bytes, capacity.slots, on_gpu=self._on_gpu)
+            address = self._open_host(node, host_bytes)
+            settings = self._settings.model_copy(update={"oracles": address, "warm_bytes": slot_bytes})
             for number in range(capacity.slots):
                 name = f"{node.label}/{self._device}#{number + 1}"
                 self._add_slot(self._worker_slots, name, node, settings, self._change.set)
             if self._target is not None:
-                settings = self._compile_settings(self._target)
+                settings = self._compile_settings(self._target).model_copy(update={"oracles": address})
                 for number in range(capacity.compilers):
                     name = f"{node.label}/compiler#{number + 1}"
                     self._add_slot(self._compile_slots, name, node, settings, self._compile_change.set)
@@ -233,16 +246,37 @@ class RayEngine(WorkerPoolEngine):
             self._open(worker_slots[name])
             changed()
 
+    def _open_host(self, node: Node, most_bytes: int) -> Path:
+        """The address of a node's oracle host, which is started with the first call."""
+        host = self._hosts.get(node.label)
+        if host is None:
+            settings = self._settings.model_copy(update={"oracles": oracle_address(), "warm_bytes": most_bytes})
+            start = partial(RayWorker.start, cluster=self._cluster, node=node.id, cpus=0, gpus=0, actor=OracleHostActor)
+            host = self._hosts[node.label] = WorkerSlot(f"{node.label}/oracles", settings, self._change.set, start)
+            host.open()
+        assert host.settings.oracles is not None
+        return host.settings.oracles
+
+    def _rest_hosts(self) -> None:
+        """End the oracle hosts of nodes without workers, which would keep these from idling, and start them again."""
+        for label, host in self._hosts.items():
+            if any(item.worker is not None or not item.drained for item in self._matching(f"{label}/*")):
+                host.resume()
+            else:
+                host.drain()
+
     def _remove_node(self, node: Node) -> None:
         """Remove a node's slots. They are closed in the background, because their processes may be unreachable."""
         prefix = node.label + "/"
+        lost = [self._hosts.pop(node.label)] if node.label in self._hosts else []
         for worker_slots in (self._worker_slots, self._compile_slots):
             for name in [name for name in worker_slots if name.startswith(prefix)]:
-                worker_slot = worker_slots.pop(name)
-                self._lost_restarts += worker_slot.restarts
-                closing = asyncio.create_task(worker_slot.close())
-                self._closing.add(closing)
-                closing.add_done_callback(self._closed)
+                lost.append(worker_slots.pop(name))
+                self._lost_restarts += lost[-1].restarts
+        for worker_slot in lost:
+            closing = asyncio.create_task(worker_slot.close())
+            self._closing.add(closing)
+            closing.add_done_callback(self._closed)
         _LOG.warning("node %s left the Ray cluster", node.label)
         self._change.set()
         self._compile_change.set()

@@ -1,4 +1,4 @@
-"""A worker on another node, reached through a Ray actor."""
+"""A worker on another node, or the oracle host of its workers, reached through a Ray actor."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 from kernelforge.errors import KernelForgeError
 from kernelforge.workers.base import WorkerDied
+from kernelforge.workers.ray.actor import WorkerActor
 from kernelforge.workers.ray.cluster import Cluster
 from kernelforge.workers.roles import Target, WorkerSettings
 from kernelforge.workers.slot import WorkerHandle, error_from
@@ -21,7 +22,7 @@ own start may take, so that a cluster without room is reported."""
 
 
 class RayWorker(WorkerHandle):
-    """One worker of a cluster, created by :meth:`start`."""
+    """One worker of a cluster, or the oracle host of a node, created by :meth:`start`."""
 
     def __init__(self, name: str, cluster: Cluster, actor: Any) -> None:
         super().__init__(name)
@@ -35,15 +36,32 @@ class RayWorker(WorkerHandle):
 
     @classmethod
     async def start(
-        cls, name: str, settings: WorkerSettings, *, cluster: Cluster, node: str, cpus: float, gpus: int
+        cls,
+        name: str,
+        settings: WorkerSettings,
+        *,
+        cluster: Cluster,
+        node: str,
+        cpus: float,
+        gpus: int,
+        actor: type = WorkerActor,
     ) -> RayWorker:
         """Start an actor on a node, and a warm worker in it.
+
+        Args:
+            name: name of the slot.
+            settings: settings of the worker.
+            cluster: connection to the cluster.
+            node: id of the node.
+            cpus: CPUs that it takes.
+            gpus: GPUs that it takes.
+            actor: class of the actor, which decides what runs there.
 
         Raises:
             KernelForgeError: the node is gone or full, or the worker does not start.
         """
-        slot = settings.role == "device"
-        worker = cls(name, cluster, cluster.start_actor(node, cpus=cpus, gpus=gpus, slot=slot))
+        slot = actor is WorkerActor and settings.role == "device"
+        worker = cls(name, cluster, cluster.start_actor(actor, node, cpus=cpus, gpus=gpus, slot=slot))
         try:
             async with asyncio.timeout(PLACED_S):
                 reply = await worker._call("start", name, settings.model_dump_json())
@@ -60,7 +78,7 @@ class RayWorker(WorkerHandle):
         except BaseException:
             worker.kill()
             raise
-        worker.target = Target.model_validate(reply["ready"])
+        worker.target = Target.model_validate(reply["ready"]) if actor is WorkerActor else None
         worker.toolchain, worker.pid = reply["toolchain"], reply["pid"]
         worker._watch = asyncio.create_task(worker._watch_actor())
         return worker
