@@ -6,11 +6,12 @@ from kernelforge.search.best_of_n import BestOfN, pass_at_k
 from kernelforge.search.contrast import Contrast
 from kernelforge.search.evolve import Evolve
 from kernelforge.search.fsr import Fsr
+from kernelforge.search.mcts import Mcts
 from kernelforge.search.portfolio import Portfolio
 from kernelforge.search.refine import Refine
 
 STRATEGIES = StrategyTable(
-    {strategy.name: strategy for strategy in (Refine, BestOfN, Contrast, Fsr, Beam, Evolve, Portfolio)}
+    {strategy.name: strategy for strategy in (Refine, BestOfN, Contrast, Fsr, Beam, Mcts, Evolve, Portfolio)}
 )
 """Every strategy by name."""
 
@@ -21,6 +22,7 @@ __all__ = [
     "Contrast",
     "Evolve",
     "Fsr",
+    "Mcts",
     "Portfolio",
     "ProfileVisibility",
     "Proposal",

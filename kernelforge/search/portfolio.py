@@ -20,10 +20,11 @@ from kernelforge.search.best_of_n import BestOfN
 from kernelforge.search.contrast import Contrast
 from kernelforge.search.evolve import Evolve
 from kernelforge.search.fsr import Fsr
+from kernelforge.search.mcts import Mcts
 from kernelforge.search.refine import Refine
 
 MEMBERS: dict[str, type[Strategy[Any]]] = {
-    strategy.name: strategy for strategy in (Refine, BestOfN, Contrast, Fsr, Beam, Evolve)
+    strategy.name: strategy for strategy in (Refine, BestOfN, Contrast, Fsr, Beam, Mcts, Evolve)
 }
 """Strategies that may be members."""
 
