@@ -58,6 +58,13 @@ class Memory(StrEnum):
     RESULTS = "results"
 
 
+class Allocation(StrEnum):
+    """Values of ``--allocate``."""
+
+    EVEN = "even"
+    HEADROOM = "headroom"
+
+
 class LanguageOption(StrEnum):
     """Values of ``--language``."""
 
@@ -194,6 +201,17 @@ def run(
     stop_after: Annotated[
         int | None, typer.Option("--stop-after", min=1, help="End a task after this many rounds without a new best.")
     ] = None,
+    stop_gain: Annotated[
+        float, typer.Option("--stop-gain", metavar="SHARE", help="What is faster by less counts there as no new best.")
+    ] = 0.0,
+    cascade: Annotated[
+        int | None,
+        typer.Option("--cascade", metavar="N", min=1, help="Hand on to the next Coder after N rounds without a best."),
+    ] = None,
+    allocate: Annotated[
+        Allocation,
+        typer.Option("--allocate", help="Who gets the rounds that tasks leave: none, or those with most headroom."),
+    ] = Allocation.EVEN,
     jobs: Annotated[
         int | None, typer.Option("--jobs", min=1, help="Tasks worked on at a time; as many as cores if left out.")
     ] = None,
@@ -237,6 +255,9 @@ def run(
         jobs=jobs,
         stop_after=stop_after,
         starts=(),
+        stop_gain=stop_gain,
+        cascade=cascade,
+        allocate=allocate.value,
         allow_unconfined=allow_unconfined,
         keys=not dry_run,
         **({} if reward is None else {"reward": reward}),

@@ -155,6 +155,9 @@ class RunFacts(Record):
     memory: Literal["off", "run", "results"]
     budget: Budget
     stop_after: int | None
+    stop_gain: float = Field(default=0.0, ge=0.0, allow_inf_nan=False)
+    cascade: int | None = Field(default=None, ge=1)
+    allocate: Literal["even", "headroom"] = "even"
     measure: MeasureSettings
     measure_top: int | None = None
     """Candidates of a round that were measured; None for all."""

@@ -69,7 +69,10 @@ def make_entry(records: RunRecords, digests: Mapping[str, str], *, by: str, note
 
 def _facts(records: RunRecords) -> dict[str, object]:
     run, config = records.run, records.run.config
-    same = ("strategy", "options", "tune", "memory", "budget", "stop_after", "measure_top", "seed")
+    same = (
+        *("strategy", "options", "tune", "memory", "budget", "stop_after", "stop_gain", "cascade", "allocate"),
+        *("measure_top", "seed"),
+    )
     return {
         **{name: getattr(config, name) for name in same},
         "measure": config.measure.model_copy(update={"figures": None}),  # perhaps the path of a file

@@ -167,6 +167,12 @@ class RunConfig(Record):
     """End a task after this many rounds without a new best; None never does."""
     starts: tuple[Start, ...] = ()
     """Kernels that tasks are started from, at most one each; the others begin with nothing."""
+    stop_gain: float = Field(default=0.0, ge=0.0, allow_inf_nan=False)
+    """Least relative gain in speed of what counts as a new best there."""
+    cascade: int | None = Field(default=None, ge=1)
+    """Rounds without a new best after which the next Coder writes; None: Coders take turns."""
+    allocate: Literal["even", "headroom"] = "even"
+    """Who gets the rounds that a task leaves: none, or the tasks that are farthest from their floors."""
     allow_unconfined: bool = False
     """Run without a jail if none works; such a run is never rewarded."""
 
@@ -201,6 +207,10 @@ class RunConfig(Record):
             younger["measure_top"] = True
         if not self.starts:
             younger["starts"] = True
+        fields = type(self).model_fields
+        for name in ("stop_gain", "cascade", "allocate"):
+            if getattr(self, name) == fields[name].default:
+                younger[name] = True
         usual, names = MeasureSettings(), ("approx", "figures", "screen", "sizes")
         unchanged = {name for name in names if getattr(self.measure, name) == getattr(usual, name)}
         if unchanged:

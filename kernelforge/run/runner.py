@@ -10,6 +10,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Literal
 
 from kernelforge.agents import BUILTIN
@@ -38,11 +39,12 @@ from kernelforge.records import (
     Task,
 )
 from kernelforge.rewards import DEFAULT_POLICY, POLICIES
+from kernelforge.run.allocation import RoundPool, steps_of
 from kernelforge.run.budget import RunBudget, StopSignal, TaskBudget
 from kernelforge.run.events import Event, Observer
 from kernelforge.run.proposals import AgentReply, TaskAgents
 from kernelforge.run.task_loop import TaskLoop, make_task_context
-from kernelforge.search import STRATEGIES
+from kernelforge.search import STRATEGIES, Strategy
 from kernelforge.store import Store
 from kernelforge.tasks import Suite, load_suite
 from kernelforge.utils.shell_hints import results_option, shell_command
@@ -51,7 +53,7 @@ from kernelforge.version import __version__
 EXTERNAL = "external"
 """What ``RunConfig.strategy`` says of a run whose candidates come from outside."""
 
-_Job = Callable[[Task], bool]
+_Job = Callable[[], bool]
 _Report = Callable[[Event], None]
 
 
@@ -77,6 +79,9 @@ def configure(
     jobs: int | None = None,
     stop_after: int | None = None,
     starts: Sequence[Start] = (),
+    stop_gain: float = 0.0,
+    cascade: int | None = None,
+    allocate: Literal["even", "headroom"] = "even",
     allow_unconfined: bool = False,
     keys: bool = True,
 ) -> RunConfig:
@@ -95,6 +100,9 @@ def configure(
         stop_after: None for the strategy's own rule.
         starts: kernels that tasks are started from, at most one each, as :func:`~kernelforge.run.starts.read_start`
             reads them.
+        stop_gain: least relative gain in speed of what ``stop_after`` and ``cascade`` count as a new best.
+        cascade: rounds without a new best after which the next Coder writes; None: they take turns.
+        allocate: ``headroom`` gives the rounds that tasks leave to those that are farthest from their floors.
         keys: whether every hosted model must have its key; a run that is only estimated needs none.
 
     Raises:
@@ -126,6 +134,7 @@ def configure(
     _check_agents(agents, settings, limits, commas="," in ",".join(coders), keys=keys)
     measuring = check_measure(measure or MeasureSettings(), chosen_devices[0])
     _check_measure_top(measure_top, measuring, chosen_devices[0], strategy)
+    _check_order(chosen_strategy, ",".join(coders).split(","), cascade, allocate, stop_gain)
     return RunConfig(
         suite=suite,
         suite_digest=loaded.digest,
@@ -148,6 +157,9 @@ def configure(
         jobs=min(jobs or cores(), len(task_names)),
         stop_after=chosen_strategy.default_stop_after if stop_after is None else stop_after,
         starts=tuple(starts),
+        stop_gain=stop_gain,
+        cascade=cascade,
+        allocate=allocate,
         allow_unconfined=allow_unconfined,
     )
 
@@ -173,6 +185,32 @@ def _check_measure_top(top: int | None, settings: MeasureSettings, device: str, 
         raise UsageError(f"--measure-top {top} needs the emulated device in front of the GPU: leave out --no-screen")
     if top < 1:
         raise UsageError(f"--measure-top {top}: at least one candidate of a round must be measured")
+
+
+def _check_order(
+    strategy: type[Strategy[Any]], coders: Sequence[str], cascade: int | None, allocate: str, stop_gain: float
+) -> None:
+    """
+    Raises:
+        UsageError: there is nothing to hand on or to allocate.
+    """
+    if cascade is not None and cascade < 1:
+        raise UsageError(f"--cascade {cascade}: a Coder needs at least one round")
+    if cascade is not None and len(coders) < 2:
+        raise UsageError("--cascade hands a task on from one Coder to the next: name several, the cheapest first")
+    if cascade is not None and not strategy.cascades:
+        able = ", ".join(name for name, other in STRATEGIES.items() if other.cascades)
+        raise UsageError(
+            f"strategy {strategy.name!r} deals out Coders by itself, so it takes no --cascade; choose one of: {able}"
+        )
+    if allocate == "headroom" and not strategy.open_ended:
+        able = ", ".join(name for name, other in STRATEGIES.items() if other.open_ended)
+        raise UsageError(
+            f"strategy {strategy.name!r} draws a number of samples that its options set, so no task can be given more "
+            f"rounds; choose one of: {able}"
+        )
+    if not 0.0 <= stop_gain < 1e3:
+        raise UsageError(f"--stop-gain {stop_gain:g}: give a share of the speed that is gained, such as 0.02")
 
 
 def _chosen_tasks(suite: Suite, names: Sequence[str]) -> tuple[str, ...]:
@@ -375,15 +413,38 @@ def _work(run: Run, tasks: list[Task], store: Store, observer: Observer, stop: S
                 tell=lambda message: report(Event("warning", message=message)),
             ) as pool,
         ):
+            rounds = shared_rounds(config)
 
-            def work_on(task: Task) -> bool:
+            def work_on(task: Task, attempts: Sequence[Attempt], allowance: int | None) -> bool:
                 task_budget = budgets[task.name]
-                own_attempts = [attempt for attempt in past if attempt.task == task.name]
+                own_attempts = [attempt for attempt in attempts if attempt.task == task.name]
                 agents = TaskAgents.of(config, providers, task_budget)
-                return TaskLoop(run, task, own_attempts, pool, store, agents, task_budget, report, errors).work()
+                loop = TaskLoop(
+                    run, task, own_attempts, pool, store, agents, task_budget, report, errors, allowance=allowance
+                )
+                return loop.work()
 
-            todo = [task for task in tasks if task.name not in finished]
-            complete, problem = _run_all(work_on, todo, config.jobs, stop, report)
+            todo: dict[str, int | None] = {
+                task.name: None if rounds is None else rounds.allowance(past, task.name)
+                for task in tasks
+                if task.name not in finished
+            }
+            attempts, at_end = past, set[str]()
+            while True:
+                jobs = [
+                    (task, partial(work_on, task, attempts, todo[task.name])) for task in tasks if task.name in todo
+                ]
+                complete, problem = _run_all(jobs, config.jobs, stop, report)
+                if rounds is None or not complete:
+                    break
+                before, attempts = attempts, store.attempts(run.id)
+                at_end |= {name for name in todo if steps_of(attempts, name) == steps_of(before, name)}
+                open_ended = [name for name in store.finished_tasks(run.id) if name not in at_end]
+                todo = {**rounds.grants(attempts, open_ended, config.jobs)}
+                if not todo:
+                    break
+                for name in todo:
+                    store.reopen_task(run.id, name)
     except DeviceError as error:
         complete, problem = False, error  # no device could be opened
     state = RunState.FINISHED if complete else RunState.STOPPED
@@ -393,6 +454,14 @@ def _work(run: Run, tasks: list[Task], store: Store, observer: Observer, stop: S
     if problem is not None:
         raise problem
     return run.model_copy(update={"state": state, "ended": ended})
+
+
+def shared_rounds(config: RunConfig) -> RoundPool | None:
+    """The pool of rounds of a run; None where a task's rounds are its own."""
+    if config.allocate == "even":
+        return None
+    assert config.budget.rounds is not None
+    return RoundPool(config.budget.rounds, len(config.tasks))
 
 
 def _model_errors(config: RunConfig, store: Store, report: _Report) -> ModelErrors:
@@ -426,7 +495,7 @@ def _messages(run: Run, task: Task, past: list[Attempt], store: Store) -> list[M
 
 
 def _run_all(
-    work_on: _Job, tasks: list[Task], jobs: int, stop: StopSignal, report: _Report
+    work: Sequence[tuple[Task, _Job]], jobs: int, stop: StopSignal, report: _Report
 ) -> tuple[bool, Exception | None]:
     """Work on all tasks; gives back whether all are finished, and the first problem that was not a task's own.
 
@@ -435,7 +504,7 @@ def _run_all(
     """
     complete, problem = True, None
     pool = ThreadPoolExecutor(max_workers=max(jobs, 1), thread_name_prefix="task")
-    pending: dict[Future[bool], Task] = {pool.submit(work_on, task): task for task in tasks}
+    pending: dict[Future[bool], Task] = {pool.submit(job): task for task, job in work}
     try:
         while pending:
             done, _ = wait(pending, timeout=0.2, return_when=FIRST_COMPLETED)

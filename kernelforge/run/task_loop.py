@@ -11,6 +11,7 @@ from typing import Any
 
 from kernelforge.agents.acceptance import make_attempt
 from kernelforge.agents.base import TaskContext
+from kernelforge.agents.diagnosis.floor import NEAR
 from kernelforge.agents.tester import agree_on_tests
 from kernelforge.candidate import parse_reply
 from kernelforge.errors import (
@@ -46,6 +47,7 @@ from kernelforge.records import (
     content_hash,
     forecast_outcome,
 )
+from kernelforge.run.allocation import is_near_floor
 from kernelforge.run.budget import TaskBudget
 from kernelforge.run.events import Event
 from kernelforge.run.proposals import AgentReply, ProposalExecutor, TaskAgents, messages_of
@@ -79,9 +81,12 @@ class TaskLoop:
         budget: TaskBudget,
         report: Callable[[Event], None],
         errors: ModelErrors | None = None,
+        *,
+        allowance: int | None = None,
     ) -> None:
         """Args:
         errors: of earlier forecasts on GPUs; those of this task are added.
+        allowance: steps after which the task ends, where that is not up to its strategy.
         """
         self.run = run
         self.task = task
@@ -98,11 +103,15 @@ class TaskLoop:
         """How many attempts were known when a step could first be named."""
         config = run.config
         self._ranking = None if config.measure_top is None else RoundRanking(config.measure_top)
+        self._allowance = allowance
+        rounds = config.budget.rounds
         self.strategy = STRATEGIES[config.strategy].make(
             config.options,
-            rounds=config.budget.rounds,
+            rounds=rounds if allowance is None or rounds is None else rounds * len(config.tasks),
             stop_after=config.stop_after,
             coders=len(config.coders),
+            cascade=config.cascade,
+            stop_gain=config.stop_gain,
         )
         self._replay(past)
         self._shared = SharedEvaluations(
@@ -172,7 +181,10 @@ class TaskLoop:
         """
         config, step = self.run.config, len(self.strategy.steps)
         proposals: list[Proposal] = []
-        for ahead in range(config.llm.concurrency if self._ranking is None else self.strategy.rounds - step):
+        most = config.llm.concurrency if self._ranking is None else self.strategy.rounds - step
+        if self._allowance is not None:
+            most = min(most, max(self._allowance - step, 0))
+        for ahead in range(most):
             rng = Random(content_hash(config.seed, self.task.name, step + ahead))
             proposal = self.strategy.ask(rng, ahead)
             if proposal is None:
@@ -221,6 +233,10 @@ class TaskLoop:
             self.budget.check_time()
             self._tune_last()
             step = len(self.strategy.steps)
+            if self._allowance is not None and is_near_floor(self._best):
+                return f"the best kernel takes at most {NEAR:g}x the floor under the task's time"
+            if self._allowance is not None and step >= self._allowance:
+                return f"its {step} rounds are spent"
             submitted = self._submit(executor, step)
             if not submitted:
                 return self.strategy.stopped or "the strategy has nothing more to try"

@@ -85,6 +85,10 @@ class Strategy(ABC, Generic[OptionsT]):
     """``stop_after`` where the user gives none."""
     uses_judge: ClassVar[bool] = False
     """Whether its proposals, other than seeds, ask the Judge first."""
+    cascades: ClassVar[bool] = True
+    """Whether its Coders may be a cascade: its steps depend on results, and it does not choose Coders by itself."""
+    open_ended: ClassVar[bool] = True
+    """Whether it can go on for more rounds than its published number."""
     ends_on_stop: ClassVar[bool] = False
     """Whether a Judge's ``stop`` ends the search; otherwise the Coder is asked without a finding."""
     Options: ClassVar[type[StrategyOptions]] = StrategyOptions
@@ -95,6 +99,10 @@ class Strategy(ABC, Generic[OptionsT]):
         self.rounds = self.default_rounds(options) if rounds is None else rounds
         self.stop_after = stop_after
         self.coders = coders
+        self.cascade: int | None = None
+        """Rounds without a new best after which the next Coder writes; None: they take turns."""
+        self.stop_gain = 0.0
+        """Least relative gain in speed of what ``stop_after`` and ``cascade`` count as a new best."""
         self.sight = ProfileVisibility(metrics=options.metrics)
         """What the agents see of profiles, in every proposal."""
         self.attempts: list[Attempt] = []
@@ -102,7 +110,12 @@ class Strategy(ABC, Generic[OptionsT]):
         self.steps: list[int] = []
         """Numbers of the attempts that were steps: all but tuned children and the start."""
         self._best: int | None = None
-        self._steps_at_best = 0
+        self._gains: set[int] = set()
+        """Attempts that count as a new best for ``stop_after`` and ``cascade``."""
+        self._gained: float | None = None
+        """Score of the last of them."""
+        self._taken_over = 0
+        """How many of the attempts are another strategy's."""
 
     @classmethod
     def make(
@@ -112,6 +125,8 @@ class Strategy(ABC, Generic[OptionsT]):
         rounds: int | None = None,
         stop_after: int | None = None,
         coders: int = 1,
+        cascade: int | None = None,
+        stop_gain: float = 0.0,
     ) -> Self:
         """Build the strategy. ``rounds`` None: the published number; ``stop_after`` None: never.
 
@@ -119,7 +134,9 @@ class Strategy(ABC, Generic[OptionsT]):
             UsageError: as :meth:`settle`.
         """
         settled: Any = cls.Options.model_validate(cls.settle(options or {}))
-        return cls(settled, rounds=rounds, stop_after=stop_after, coders=coders)
+        strategy = cls(settled, rounds=rounds, stop_after=stop_after, coders=coders)
+        strategy.cascade, strategy.stop_gain = cascade, stop_gain
+        return strategy
 
     @classmethod
     def settle(cls, values: Mapping[str, Any]) -> dict[str, bool | int | float | str]:
@@ -179,9 +196,11 @@ class Strategy(ABC, Generic[OptionsT]):
         if is_step(attempt):
             self.steps.append(attempt.number)
         if attempt.accepted:
-            self._best, self._steps_at_best = attempt.number, len(self.steps)
-        elif attempt.evaluation.passed_over:
-            self._steps_at_best += 1  # it could not become the best
+            self._best = attempt.number
+            number = score(attempt)
+            if number is None or self._gained is None or number - self._gained >= math.log1p(self.stop_gain):
+                self._gains.add(attempt.number)
+                self._gained = number
         if attempt.operator is Operator.START:
             self._adopt_past()
         else:
@@ -192,7 +211,7 @@ class Strategy(ABC, Generic[OptionsT]):
 
         Must be called before the first ``tell``.
         """
-        self.attempts = list(past)
+        self.attempts, self._taken_over = list(past), len(past)
         self._best = max((attempt.number for attempt in past if attempt.accepted), default=None)
         self._adopt_past()
 
@@ -217,10 +236,33 @@ class Strategy(ABC, Generic[OptionsT]):
         """Reason why the search is over, or None."""
         if len(self.steps) >= self.rounds:
             return f"the budget of {self.rounds} rounds is spent"
-        since_best = 0 if self._best is None else len(self.steps) - self._steps_at_best
-        if self.stop_after is not None and since_best >= self.stop_after:
-            return f"no new best in {self.stop_after} rounds"
+        coder, idle = self._progress(self.attempts)
+        if self.cascade is not None and coder < self.coders - 1:
+            return None  # the next Coder has not written
+        if self.stop_after is not None and self._best is not None and idle >= self.stop_after:
+            by = f" faster by {self.stop_gain:.0%}" if self.stop_gain else ""
+            return f"no new best{by} in {self.stop_after} rounds"
         return self._stop_reason()
+
+    def _progress(self, attempts: Sequence[Attempt]) -> tuple[int, int]:
+        """The cascade's Coder that writes after some attempts, and its rounds without a new best.
+
+        A best that is faster by less than ``stop_gain`` counts as none. Of an attempt that was passed over nothing is
+        known, so it counts for nothing.
+        """
+        coder = idle = 0
+        for attempt in attempts[self._taken_over :]:
+            step = is_step(attempt)
+            if step and self._hands_on(coder, idle):
+                coder, idle = coder + 1, 0
+            if attempt.number in self._gains:
+                idle = 0
+            elif step and not attempt.evaluation.passed_over:
+                idle += 1
+        return (coder + 1, 0) if self._hands_on(coder, idle) else (coder, idle)
+
+    def _hands_on(self, coder: int, idle: int) -> bool:
+        return self.cascade is not None and idle >= self.cascade and coder < self.coders - 1
 
     def state(self) -> dict[str, Any]:
         """State of the search as plain JSON: for people, and for ``resume`` to check that a replay arrives at it."""
@@ -231,8 +273,13 @@ class Strategy(ABC, Generic[OptionsT]):
         return {}
 
     def turn(self, step: int) -> int:
-        """Number of the Coder whose turn a step is: one after the other."""
-        return step % self.coders
+        """Number of the Coder whose turn a step is: one after the other, or that of the cascade."""
+        return step % self.coders if self.cascade is None else self._progress(self._decided)[0]
+
+    @property
+    def _decided(self) -> Sequence[Attempt]:
+        """Attempts that the next proposal may depend on."""
+        return self.attempts
 
 
 class StrategyTable(dict[str, type[Strategy[Any]]]):
@@ -270,6 +317,10 @@ class GenerationalStrategy(Strategy[OptionsT]):
         # While a generation is under way, nothing becomes known: its slots are the same as when it was begun.
         slot = step - self._first_step
         return self._member(slot, rng) if slot < self._size() else None
+
+    @property
+    def _decided(self) -> Sequence[Attempt]:
+        return self.known
 
     @property
     def _open(self) -> bool:

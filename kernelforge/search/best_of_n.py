@@ -30,6 +30,8 @@ class BestOfN(Strategy[BestOfNOptions]):
 
     name: ClassVar[str] = "best-of-n"
     source: ClassVar[str] = "KernelBench (arXiv 2502.10517)"
+    open_ended: ClassVar[bool] = False
+    cascades: ClassVar[bool] = False
     Options = BestOfNOptions
 
     @classmethod

@@ -88,6 +88,7 @@ class Evolve(GenerationalStrategy[EvolveOptions]):
     name: ClassVar[str] = "evolve"
     source: ClassVar[str] = "ShinkaEvolve (arXiv 2509.19349), with an archive in the manner of MAP-Elites"
     uses_judge: ClassVar[bool] = True
+    cascades: ClassVar[bool] = False
     Options = EvolveOptions
 
     def __init__(self, options: EvolveOptions, *, rounds: int | None, stop_after: int | None, coders: int = 1) -> None:

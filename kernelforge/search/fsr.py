@@ -69,6 +69,7 @@ class Fsr(GenerationalStrategy[FsrOptions]):
 
     name: ClassVar[str] = "fsr"
     source: ClassVar[str] = "CUDA-LLM (arXiv 2506.09092)"
+    open_ended: ClassVar[bool] = False
     Options = FsrOptions
 
     def __init__(

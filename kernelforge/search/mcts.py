@@ -1,7 +1,7 @@
 """``mcts``: Monte Carlo tree search over kernels, with UCT and progressive widening.
 
-A node is a kernel: a candidate, its repairs and its tuned children, of which the best stands for all. The root stands
-for nothing; its children are seeds. From the root the search descends to the child with the highest
+A node is a kernel: a candidate, its repairs and its tuned children, of which the best stands for all. The root is the
+kernel that the search is started from; without one it stands for nothing, and its children are seeds. From the root the search descends to the child with the highest
 
     (Q - q_min) / (q_max - q_min) + exploration * rest * sqrt(ln(N_parent + 1) / N)
 
@@ -66,16 +66,16 @@ class _Node:
     """A kernel in the tree, or the root."""
 
     number: int | None
-    """The attempt that stands for it; None for the root."""
+    """The attempt that stands for it; None for a root without a kernel."""
     alive: bool
-    """Whether it is correct; the root is."""
+    """Whether it is correct; the root counts as such."""
     depth: int
     own: float | None = None
     """Its score."""
     value: float | None = None
     """The best score at it and below it."""
     visits: int = 0
-    """Nodes at it and below it; the root counts those below."""
+    """Kernels at it and below it."""
     children: list[_Node] = field(default_factory=list)
 
     def below(self) -> Iterator[_Node]:
@@ -106,10 +106,11 @@ class Mcts(GenerationalStrategy[MctsOptions]):
 
     @property
     def _seeding(self) -> bool:
-        return not any(child.alive for child in self._root.children)
+        return self._root.number is None and not any(child.alive for child in self._root.children)
 
     def _stop_reason(self) -> str | None:
-        if self.generation and not self._open and not self._failing and self._seeding:
+        seeded = any(self.attempts[number].operator is Operator.SEED for number in self.steps)
+        if seeded and not self._open and not self._failing and self._seeding:
             return f"{self.options.seeds} seeds and their repairs gave nothing correct"
         return None
 
@@ -152,7 +153,7 @@ class Mcts(GenerationalStrategy[MctsOptions]):
     def _may_grow(self, node: _Node, visits: Counter[int | None], children: Counter[int | None]) -> bool:
         if not node.alive or node.depth >= self.options.depth:
             return False
-        bound = (node.visits + visits[node.number]) ** self.options.widening
+        bound = math.pow(node.visits + visits[node.number], self.options.widening)
         return len(node.children) + children[node.number] <= bound
 
     def _leads_on(self, node: _Node) -> bool:
@@ -188,7 +189,7 @@ class Mcts(GenerationalStrategy[MctsOptions]):
     def _learn(self, attempts: Sequence[Attempt]) -> None:
         seeding = self._seeding
         self._root = tree_of(self.known)
-        steps = [attempt for attempt in attempts if attempt.number in self.steps]
+        steps = [attempt for attempt in attempts if attempt.number in self.steps or attempt is self._failed_start]
         if steps:
             self._repairs_done = self._repairs_done + 1 if self._failing else 0
             # One correct seed is enough to go on with.
@@ -225,10 +226,13 @@ def tree_of(attempts: Sequence[Attempt]) -> _Node:
         above = nodes[over[number]]
         right = [version for version in versions if is_correct(version)]
         best = min(right, key=lambda version: (rank_key(version), version.number)) if right else versions[-1]
+        if right and versions[0].operator is Operator.START:
+            root.number, root.own, nodes[number] = best.number, score(best), root
+            continue
         nodes[number] = _Node(best.number, alive=bool(right), depth=above.depth + 1, own=score(best))
         above.children.append(nodes[number])
     for node in reversed(list(root.below())):
-        node.visits = (node is not root) + sum(child.visits for child in node.children)
+        node.visits = (node.number is not None) + sum(child.visits for child in node.children)
         values = [node.own, *(child.value for child in node.children)]
         node.value = max((value for value in values if value is not None), default=None)
     return root

@@ -63,6 +63,7 @@ class Portfolio(Strategy[PortfolioOptions]):
     name: ClassVar[str] = "portfolio"
     source: ClassVar[str] = "Portfolio with restarts on a plateau, as in Frontier-CS; members by their own sources"
     uses_judge: ClassVar[bool] = True
+    cascades: ClassVar[bool] = False
     Options = PortfolioOptions
 
     def __init__(

@@ -268,6 +268,11 @@ class Store(TaskState, Closing):
                 for position, lesson in enumerate(lessons)
             )
 
+    def reopen_task(self, run_id: str, name: str) -> None:
+        """Mark a finished task as one to be worked on."""
+        with self._database.transaction() as db:
+            db.execute("UPDATE tasks SET finished = NULL WHERE run = ? AND name = ?", (run_id, name))
+
     def finished_tasks(self, run_id: str) -> dict[str, str]:
         """Reasons why tasks of a run are finished, by task."""
         rows = self._database.rows(

@@ -58,7 +58,7 @@ def test_a_kernel_gets_as_many_children_as_the_root_of_its_visits_before_one_of_
 def test_the_child_is_the_one_of_the_highest_uct() -> None:
     """One seed of 8 us that was visited thrice, against one of 16 us that was visited once, of which each is tried."""
 
-    def chosen(exploration: float) -> int | None:
+    def next_parent(exploration: float) -> int | None:
         search = mcts(seeds=2, exploration=exploration, rounds=1000, widening=0.0)
         search.steps(ok(8), ok(16))
         for time in (32, 64):
@@ -73,9 +73,9 @@ def test_the_child_is_the_one_of_the_highest_uct() -> None:
     gap = 1 / 3
     term = math.sqrt(math.log(5)) * (1 - math.sqrt(1 / 3))
     enough = gap / term
-    assert chosen(0.0) in {0, 2, 3}
-    assert chosen(1.3 * enough) == 1
-    assert chosen(0.1) in {0, 2, 3}
+    assert next_parent(0.0) in {0, 2, 3}
+    assert next_parent(1.3 * enough) == 1
+    assert next_parent(0.1) in {0, 2, 3}
 
 
 def test_exploration_ends_with_the_rounds() -> None:

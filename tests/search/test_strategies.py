@@ -36,14 +36,21 @@ EACH = pytest.mark.parametrize(("name", "options"), CASES, ids=[f"{name}-{len(op
 @settings(max_examples=40, deadline=None)
 @given(
     story=STORY, rounds=st.integers(1, 30), stop_after=st.none() | st.integers(1, 6), coders=st.integers(1, 3),
-    data=st.data(),
+    cascade=st.none() | st.integers(1, 4), stop_gain=st.sampled_from([0.0, 0.05, 1.0]), data=st.data(),
 )  # fmt: skip
 def test_it_ends_in_time_and_a_resumed_search_goes_on_as_the_killed_one_would(
     name: str, options: dict[str, Any], story: Story, rounds: int, stop_after: int | None, coders: int,
-    data: st.DataObject,
+    cascade: int | None, stop_gain: float, data: st.DataObject,
 ) -> None:  # fmt: skip
     def make() -> Strategy:
-        return STRATEGIES[name].make(options, rounds=rounds, stop_after=stop_after, coders=coders)
+        return STRATEGIES[name].make(
+            options,
+            rounds=rounds,
+            stop_after=stop_after,
+            coders=coders,
+            cascade=cascade if STRATEGIES[name].cascades else None,
+            stop_gain=stop_gain,
+        )
 
     played = play(make(), story, rounds=rounds, coders=coders)
     assert 1 <= len(played.proposals) <= rounds
