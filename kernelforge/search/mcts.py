@@ -1,7 +1,8 @@
 """``mcts``: Monte Carlo tree search over kernels, with UCT and progressive widening.
 
 A node is a kernel: a candidate, its repairs and its tuned children, of which the best stands for all. The root is the
-kernel that the search is started from; without one it stands for nothing, and its children are seeds. From the root the search descends to the child with the highest
+kernel that the search is started from; without one it stands for nothing, and its children are seeds. From the root the
+search descends to the child with the highest
 
     (Q - q_min) / (q_max - q_min) + exploration * rest * sqrt(ln(N_parent + 1) / N)
 
@@ -194,6 +195,7 @@ class Mcts(GenerationalStrategy[MctsOptions]):
             self._repairs_done = self._repairs_done + 1 if self._failing else 0
             # One correct seed is enough to go on with.
             enough = self._repairs_done >= self.options.repairs or (seeding and not self._seeding)
+            enough = enough and self._failed_start is None
             self._failing = [] if enough else [attempt.number for attempt in steps if is_repairable(attempt)]
 
     def _state(self) -> dict[str, Any]:
