@@ -117,6 +117,12 @@ class Channel:
             for fd in files:
                 os.close(fd)
 
+    def has_data(self, timeout_s: float) -> bool:
+        """Wait until there is something to receive, or the other side has closed the channel; False if time is up."""
+        poller = select.poll()
+        poller.register(self._sock, select.POLLIN)
+        return bool(poller.poll(max(timeout_s, 0.0) * 1000))
+
     def requests(self) -> Iterator[Frame]:
         """Every frame until the other side closes the channel: what a child answers."""
         with contextlib.suppress(ChildDied):

@@ -217,6 +217,9 @@ class Limits:
 
     wall_s: float = 60.0
     """Longest wait for one reply (:meth:`Child.call`); then the parent kills the child."""
+    idle_s: float | None = None
+    """Seconds without CPU time after which a child whose reply is awaited hangs, and the parent kills it; None for as
+    long as ``wall_s``."""
     cpu_s: float = 60.0
     """CPU time of the child, all threads together; rounded up to seconds."""
     memory_bytes: int = 2 << 30

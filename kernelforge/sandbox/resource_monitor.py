@@ -84,6 +84,14 @@ def tree_bytes(pid: int, proc: int, adopted: Iterable[int] = (), *, exactly: boo
     return sum(_resident_once(member, proc) for member in tree)
 
 
+def tree_cpu_ticks(pid: int, proc: int) -> int | None:
+    """Clock ticks of CPU time of the descendants of ``pid``; None where the kernel does not show them."""
+    # proc(5): behind the name, which may hold anything, the fields begin with the third; 14 to 17 are CPU times.
+    stats = (_read(f"{member}/stat", proc).rpartition(")")[2].split() for member in _tree(pid, proc) if member != pid)
+    times = [sum(map(int, fields[11:15])) for fields in stats if fields]
+    return sum(times) if times else None
+
+
 def _resident_once(pid: int, proc: int) -> int:
     """Resident memory of a process by its shares of pages that are mapped several times, if the kernel reports them."""
     # Shares first: a process that ends in between then counts as nothing rather than in full.

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -24,7 +25,7 @@ from kernelforge.sandbox import gpu_access
 from kernelforge.sandbox.channel import Channel, Frame
 from kernelforge.sandbox.jail import Tier
 from kernelforge.sandbox.policy import ExitReport, Limits, RolePolicy, extra_environment, import_path, role_policy
-from kernelforge.sandbox.resource_monitor import open_proc, tree_bytes
+from kernelforge.sandbox.resource_monitor import open_proc, tree_bytes, tree_cpu_ticks
 from kernelforge.sandbox.shared_memory import SMALLEST_FILE, Blob
 from kernelforge.sandbox.syscalls import Process
 from kernelforge.utils.tree_cleanup import remove_tree
@@ -37,6 +38,8 @@ _WARM_UP_S, _SPAWN_S = 1800.0, 300.0
 """Far above the need of a machine that has little else to do: a busy one is no reason to give up a task."""
 _MAX_JSON_BYTES = 16 << 20
 _MAX_TRACE = 8000
+_LOOKS = 12
+"""At a child's CPU time, in the time after which it counts as hanging."""
 
 
 class ZygoteProcess:
@@ -315,22 +318,25 @@ class Child:
         ``reply_bytes`` caps the blobs of this reply below the child's limit.
 
         Raises:
-            ChildTimeout: no reply in time; the child has been killed.
+            ChildTimeout: no reply in time, or no work on it; the child has been killed.
             ChildDied: the child ended first; the message says how.
             SandboxError: the reply breaks the frame format; the child has been killed.
         """
         if self._over:
             raise self._died()
         wait = self.limits.wall_s if timeout_s is None else timeout_s
-        self._waited_for = True
+        self._waited_for, idle = True, False
         try:
             cap = self.limits.reply_bytes
             self.channel.max_blob_bytes = cap if reply_bytes is None else min(cap, reply_bytes)
             self.channel.send(data, blobs, timeout_s=wait)
-            frame = self.channel.receive(timeout_s=wait)
+            until = time.monotonic() + wait
+            idle = self._idles(until)
+            frame = self.channel.receive(timeout_s=0.0 if idle else until - time.monotonic())
         except ChildTimeout as error:
             self.kill()
-            raise ChildTimeout(f"the {self.role} child gave no answer in {wait:g} s and was killed") from error
+            how = f"used no processor for {self.limits.idle_s:g} s" if idle else f"gave no answer in {wait:g} s"
+            raise ChildTimeout(f"the {self.role} child {how} and was killed") from error
         except ChildDied as error:
             raise self._died() from error
         except BaseException:
@@ -342,6 +348,28 @@ class Child:
         if "crash" in frame.data:
             raise self._died(str(frame.data["crash"]))
         return frame
+
+    def _idles(self, until: float) -> bool:
+        """Wait for the beginning of a reply; True if the child hangs by :attr:`Limits.idle_s` before that."""
+        idle_s = self.limits.idle_s
+        if idle_s is None:
+            return False
+        proc = open_proc()
+        try:
+            used: int | None = None
+            since = time.monotonic()
+            while not self.channel.has_data(min(idle_s / _LOOKS, until - time.monotonic())):
+                before, used = used, tree_cpu_ticks(self.pid, proc)
+                now = time.monotonic()
+                if now >= until:
+                    return False
+                if used is None or used != before:
+                    since = now
+                elif now - since >= idle_s:
+                    return True
+        finally:
+            os.close(proc)
+        return False
 
     def memory_bytes(self) -> int:
         """Resident memory of the child and its processes, including pages shared with its zygote; 0 after its end."""

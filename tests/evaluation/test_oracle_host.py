@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from kernelforge.devices.base import Device
-from kernelforge.errors import ChildDied, SandboxError, TaskError
+from kernelforge.errors import ChildDied, ChildTimeout, SandboxError, TaskError
 from kernelforge.evaluation import EvaluatorPool
 from kernelforge.evaluation.oracle.client import DrawHandle, Oracle, OracleFacts
 from kernelforge.evaluation.oracle.host import OracleHost, _TaskState
@@ -193,6 +193,50 @@ def test_an_interrupted_evaluation_takes_nothing_of_another_with_it(
     assert "oracle child" in str(errors[0])
     assert compared(other, draw).total == 256
     assert len(hanging.draw("small", "task", 1).tensors) == 2, "it does not start again"
+
+
+class Watched:
+    """A lock that says how many wait for it."""
+
+    def __init__(self) -> None:
+        self.lock, self.came = threading.Lock(), 0
+
+    def __enter__(self) -> None:
+        self.came += 1
+        self.lock.acquire()
+
+    def __exit__(self, *error: object) -> None:
+        self.lock.release()
+
+
+def test_those_that_wait_for_an_unanswered_question_share_its_end_and_others_have_their_turn() -> None:
+    state, ends = _TaskState(), dict[str, str]()
+    state.lock = watched = Watched()  # type: ignore[assignment]
+
+    def ask(name: str, question: str) -> None:
+        try:
+            with state.turn(question):
+                ends[name] = "had its turn"
+        except ChildTimeout as error:
+            ends[name] = str(error)
+
+    threads = [threading.Thread(target=ask, args=names) for names in (("same", "facts"), ("other", "admit"))]
+
+    def hang() -> None:
+        with state.turn("facts"):
+            for thread in threads:
+                thread.start()
+            while watched.came < 3:
+                pass
+            raise ChildTimeout("the oracle child gave no answer in 900 s and was killed")
+
+    with pytest.raises(ChildTimeout):
+        hang()
+    for thread in threads:
+        thread.join()
+    assert ends == {"same": "the oracle child gave no answer in 900 s and was killed", "other": "had its turn"}
+    ask("later", "facts")
+    assert ends["later"] == "had its turn", "it may be answered now"
 
 
 def test_a_broken_reference_and_a_forbidden_request_are_refused(opened: Callable[..., Oracle]) -> None:

@@ -57,6 +57,18 @@ def test_a_silent_child_is_killed_at_the_wall_limit(child, act):
     assert child.death().cause == "killed"
 
 
+def test_a_child_that_does_not_work_on_its_answer_is_killed_before_the_wall_limit(zygote):
+    limits = replace(LIMITS, cpu_s=1, idle_s=2.0)
+    with zygote.spawn(limits) as child:
+        with pytest.raises(ChildTimeout, match="used no processor for 2 s and was killed"):
+            child.call({"act": "sleep", "arguments": [600]})
+        assert child.death().cause == "killed"
+    with zygote.spawn(limits) as child:
+        assert child.call({"act": "echo"}).data["reply"] == []
+        with pytest.raises(ChildDied, match="out of CPU time"):
+            child.call({"act": "spin"})
+
+
 def test_a_disk_fill_dies_of_disk(child, act):
     with pytest.raises(ChildDied, match="out of temporary space"):
         act("fill_tmp")

@@ -68,6 +68,10 @@ class KnownTasks:
 REPLY_S = 900.0
 """Longest wait for one answer: a full-size reference in float64 takes minutes on a core that others use too."""
 
+IDLE_S = 60.0
+"""Longest time without work on an answer, where the reference runs on the CPU: it waits for nothing but a processor, of
+which a busy machine too gives it a hundredth of a second in that time."""
+
 _CPU_S = 24 * 3600.0
 """An oracle lives as long as its task is worked on; single answers are bounded by the wait."""
 
@@ -210,7 +214,8 @@ class Oracle(Closing):
         self.device = device
         self._zygote = zygote
         self._threads = threads
-        self._reply_s = reply_s
+        self.reply_s = reply_s
+        """Longest wait for one answer, in seconds; for the next answers it may be changed."""
         self._memory_bytes = memory_bytes
         self._fatal: dict[str, str] = {}
         """Baselines that ended the child, and how: not tried again."""
@@ -568,7 +573,7 @@ class Oracle(Closing):
             raise SandboxError(f"the oracle of task '{self.task.name}' is closed")
         child = self._child or self._start()
         try:
-            frame = child.call(data, blobs, timeout_s=timeout_s or self._reply_s)
+            frame = child.call(data, blobs, timeout_s=timeout_s or self.reply_s)
         except (ChildDied, ChildTimeout, KeyboardInterrupt):
             self._drop()
             raise
@@ -585,9 +590,11 @@ class Oracle(Closing):
 
     def _start(self) -> OracleChild:
         limits = Limits(
-            wall_s=self._reply_s, cpu_s=_CPU_S, memory_bytes=self._memory_bytes, processes=2 * max(self._threads, 1)
+            wall_s=self.reply_s, cpu_s=_CPU_S, memory_bytes=self._memory_bytes, processes=2 * max(self._threads, 1)
         )
-        if self.device != "cpu":
+        if self.device == "cpu":
+            limits = replace(limits, idle_s=IDLE_S)
+        else:
             limits = replace(limits, memory_bytes=_HOST_BYTES, tmp_bytes=_GPU_TMP_BYTES, file_bytes=_GPU_FILE_BYTES)
         self._child = child = self._zygote.spawn(limits)
         self._started += 1
@@ -595,9 +602,9 @@ class Oracle(Closing):
         request = {"op": "load", "task": task, "threads": self._threads, "device": self.device}
         request["scales"] = self.cached.scales
         try:
-            self._checked(child.call(request, timeout_s=self._reply_s))
+            self._checked(child.call(request, timeout_s=self.reply_s))
             if self._tests:
-                self._checked(child.call(self._generators_request(), timeout_s=self._reply_s))
+                self._checked(child.call(self._generators_request(), timeout_s=self.reply_s))
         except BaseException:
             self._drop()
             raise

@@ -23,12 +23,12 @@ import struct
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import getuid
 from typing import Any, Final
 
-from kernelforge.errors import ChildDied, KernelForgeError, SandboxError
+from kernelforge.errors import ChildDied, ChildTimeout, KernelForgeError, SandboxError
 from kernelforge.evaluation.oracle.shared import Batch
 from kernelforge.sandbox import Child, Zygote, syscalls
 from kernelforge.sandbox.channel import Channel, Frame
@@ -136,6 +136,27 @@ class _TaskState:
     batch: Batch = field(default_factory=Batch)
     kept: dict[tuple[str, str, str], _KeptDraw] = field(default_factory=dict)
     """By size, family and seed."""
+    unanswered: dict[str, tuple[int, str]] = field(default_factory=dict)
+    """Questions to which a main oracle gave no answer in time: how often, and what was said."""
+
+    @contextlib.contextmanager
+    def turn(self, question: str) -> Iterator[None]:
+        """Use of the main oracle for a question. Those that wait for it while the same question gets no answer share
+        its failure: put again for each of them, it might hang as often.
+
+        Raises:
+            ChildTimeout: the question got no answer while this turn was waited for.
+        """
+        before = self.unanswered.get(question, (0, ""))
+        with self.lock:
+            now = self.unanswered.get(question, (0, ""))
+            if now != before:
+                raise ChildTimeout(now[1])
+            try:
+                yield
+            except ChildTimeout as error:
+                self.unanswered[question] = before[0] + 1, str(error)
+                raise
 
 
 class OracleHost:
@@ -314,7 +335,7 @@ class _Connection:
         if op == "load":
             self._load, self._limits = request, limits
             self._state, self._loaded = self._host.state_of(request), True
-            with self._state.lock:
+            with self._state.turn("load"):
                 return self._main(timeout_s).loaded
         state = self._state
         if op == "begin":
@@ -346,7 +367,7 @@ class _Connection:
     def _cached(self, request: dict[str, Any], timeout_s: float) -> Frame:
         """The answer to a question about the task, which is put to an oracle once."""
         state, key = self._state, json.dumps(request, sort_keys=True)
-        with state.lock:
+        with state.turn(key):
             if key not in state.answers:
                 frame = self._main(timeout_s).call(request, (), timeout_s)
                 if not frame.data.get("ok"):
@@ -359,9 +380,9 @@ class _Connection:
     def _on_kept(self, request: dict[str, Any], blobs: Sequence[Blob], timeout_s: float) -> Frame:
         """Make, compare with or release a draw of a batch, in the main oracle."""
         state, handle = self._state, request["handle"]
-        with state.lock:
-            if request["op"] == "draw":
-                key = request["size"], request["family"], request["seed"]
+        if request["op"] == "draw":
+            key = request["size"], request["family"], request["seed"]
+            with state.turn("/".join(key)):
                 if key not in state.kept:
                     main = self._main(timeout_s)
                     number, reply = main.draw(request, timeout_s)
@@ -371,6 +392,7 @@ class _Connection:
                 self._kept[handle] = state.kept[key]
                 state.kept[key].users += 1
                 return state.kept[key].reply
+        with state.lock:
             if request["op"] == "release":
                 self._kept.pop(handle).users -= 1
                 self._release_unused()

@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 from pydantic import Field, FiniteFloat, NonNegativeInt, TypeAdapter
 
 from kernelforge.client.models import Job, JobStatus, RewardResult, TrainingStage
+from kernelforge.evaluation.oracle.client import REPLY_S
 from kernelforge.evaluation.stages.programs import Program
 from kernelforge.records import Build, Candidate, CheckedSizes, Fingerprint, Record, evaluation_key
 from kernelforge.rewards import DEFAULT_POLICY
@@ -690,8 +691,9 @@ class JobServiceSettings:
     """Characters of candidates in memory, queued or running; more are refused with 503."""
     max_measured_age_s: float = 86_400.0
     """Oldest measured time that is answered from the cache, in seconds. Modelled times do not age."""
-    worker_limit_s: float = 900.0
-    """Longest time a worker may hold one evaluation task, in seconds; then it counts as dead."""
+    worker_limit_s: float = REPLY_S + 60.0
+    """Longest time a worker may hold one evaluation task, in seconds; then it counts as dead. An oracle that hangs ends
+    before that, by the limit of its answer, and the worker lives."""
     keep_jobs: int = 200_000
     """Completed jobs that are kept, with their completions and idempotency keys; the oldest are deleted."""
     keep_evaluations: int = 200_000
