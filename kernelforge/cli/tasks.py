@@ -109,13 +109,18 @@ def check(
     task: OnlyOption = None,
     every: AllOption = False,
     jobs: JobsOption = 1,
-    timeout: TimeoutOption = 60.0,
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            "--timeout", metavar="SECONDS", min=1, help="Longest wait for any answer; else 60, and 600 for later ones."
+        ),
+    ] = None,
     allow_unconfined: UnconfinedOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Check that tasks can be judged: torch passes, trivial answers fail. Leaves with 1 if one cannot."""
     from kernelforge.evaluation.oracle.client import Oracle
-    from kernelforge.evaluation.suite_checks import check_suite
+    from kernelforge.evaluation.suite_checks import FIRST_ANSWERS_S, LATER_ANSWERS_S, check_suite
     from kernelforge.report.terminal import admission_line
     from kernelforge.report.views.suite import admission_view
 
@@ -127,8 +132,9 @@ def check(
     with oracle_zygote(allow_unconfined) as zygote:
         admissions = check_suite(
             [checked for _, checked in selection.tasks],
-            lambda checked: Oracle(zygote, checked, reply_s=timeout),
+            lambda checked: Oracle(zygote, checked, reply_s=timeout or FIRST_ANSWERS_S),
             jobs=jobs,
+            then_s=timeout or LATER_ANSWERS_S,
         )
         for name, admission in zip(names, admissions, strict=True):
             rows = _rows(replace(admission, task=name))

@@ -11,6 +11,7 @@ from typing import Final, TypeVar
 from kernelforge.errors import SandboxError, TaskError
 from kernelforge.evaluation.audit.results import TaskAudit
 from kernelforge.evaluation.oracle.client import AdmissionResult, Oracle
+from kernelforge.evaluation.size_search.search import Bounds
 from kernelforge.records import Task, content_hash
 from kernelforge.tasks import size_source
 from kernelforge.tasks.constants import parse_python
@@ -77,26 +78,55 @@ OracleFactory = Callable[[Task], Oracle]
 
 
 def check_suite(
-    suite: Iterable[Task], open_oracle: OracleFactory, *, sizes: Sequence[str] | None = None, jobs: int = 1
+    suite: Iterable[Task],
+    open_oracle: OracleFactory,
+    *,
+    sizes: Sequence[str] | None = None,
+    jobs: int = 1,
+    then_s: float | None = None,
 ) -> Iterator[AdmissionResult]:
     """Check tasks, ``jobs`` at a time, each reported in order as soon as it is known.
 
     A task that does not run is a failed report. Tasks that differ at their full size alone (a generated suite) share
     the result of the first of them, whose full size stands for theirs. ``sizes`` as in :meth:`Oracle.admit`: every
-    size but ``full`` by default.
+    size but ``full`` by default; ``then_s`` as in :func:`check_task`.
     """
-    checked = map_unique(tuple(suite), lambda task: task, lambda task: check_task(task, open_oracle, sizes=sizes), jobs)
+
+    def check(task: Task) -> AdmissionResult:
+        return check_task(task, open_oracle, sizes=sizes, then_s=then_s)
+
+    checked = map_unique(tuple(suite), lambda task: task, check, jobs)
     for task, _, result in checked:
         yield replace(result, task=task.name)
 
 
-def check_task(task: Task, open_oracle: OracleFactory, *, sizes: Sequence[str] | None = None) -> AdmissionResult:
-    """Admission of one task: its facts and graph can be had, torch passes, trivial answers fail."""
+FIRST_ANSWERS_S: Final = 60.0
+"""Longest wait for a task to be loaded, and for its reference to end once at the small size."""
+
+LATER_ANSWERS_S: Final = Bounds().judge_s
+"""Longest wait for a later answer, about one size: that within which the import of tasks judges a size. The shapes of
+an LSTM's 36,881 operators at its full size (KernelBench 3/36) took 175 s on two cores with a load of 13."""
+
+
+def check_task(
+    task: Task, open_oracle: OracleFactory, *, sizes: Sequence[str] | None = None, then_s: float | None = None
+) -> AdmissionResult:
+    """Admission of one task: its facts and graph can be had, torch passes, trivial answers fail.
+
+    Args:
+        then_s: longest wait for an answer once the reference has ended at one size; by default that of the oracle.
+    """
+    names = [size.name for size in task.sizes] if sizes is None else list(sizes)
+    names.sort(key=lambda name: name != "small")
     try:
         with open_oracle(task) as oracle:
-            oracle.facts(sizes)
+            for name in names:
+                oracle.facts((name,))
+                oracle.reply_s = then_s or oracle.reply_s
             oracle.trace()
-            return oracle.admit(sizes)
+            judged = [name for name in names if name != "full" or sizes is not None]
+            findings = tuple(finding for name in judged for finding in oracle.admit((name,)).findings)
+            return AdmissionResult(task=task.name, findings=findings)
     except (TaskError, SandboxError) as error:
         return AdmissionResult(task=task.name, findings=(), error=str(error))
 

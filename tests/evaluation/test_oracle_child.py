@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -167,6 +168,26 @@ def test_a_task_that_does_not_run_is_a_failed_report(zygote: Zygote) -> None:
     (report,) = check_suite([make_task("a @ a", "torch.randn(2, 3)")], lambda task: Oracle(zygote, task))
     assert not report.ok
     assert "Model.forward failed" in report.error
+
+
+def test_later_answers_may_take_longer_once_a_reference_has_ended(
+    zygote: Zygote, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[tuple[str, Any, float]] = []
+    call = Oracle._call
+
+    def noted(self: Oracle, data: dict[str, Any], *rest: Any) -> Any:
+        waits.append((data["op"], data.get("sizes"), self.reply_s))
+        return call(self, data, *rest)
+
+    monkeypatch.setattr(Oracle, "_call", noted)
+    task = make_task("torch.softmax(a, 1)", "torch.randn(8, 8)")
+    (report,) = check_suite([task], lambda task: Oracle(zygote, task, reply_s=60.0), then_s=600.0)
+    assert report.ok
+    names = [size.name for size in task.sizes if size.name != "small"]
+    later = [("facts", [name], 600.0) for name in names] + [("trace", None, 600.0)]
+    later += [("admit", [name], 600.0) for name in ("small", *names) if name != "full"]
+    assert waits == [("facts", ["small"], 60.0), *later]
 
 
 def test_shared_facts_name_no_hidden_extent(zygote: Zygote) -> None:
