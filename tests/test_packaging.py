@@ -17,7 +17,7 @@ from kernelforge.version import DISTRIBUTION, __version__
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-DATA = ("tasks", "prompts", "sandbox")
+DATA = ("tasks", "prompts", "sandbox", "skills")
 
 
 @pytest.fixture(scope="module")
@@ -47,8 +47,8 @@ def test_data_folders_are_inside_byte_for_byte(wheel: zipfile.ZipFile, folder: s
         assert wheel.read(f"kernelforge/_data/{path.relative_to(ROOT).as_posix()}") == path.read_bytes()
 
 
-def test_the_launch_plan_reference_is_inside(wheel: zipfile.ZipFile) -> None:
-    for page in ("docs/launch-plan.md", "docs/input-generators.md"):
+def test_pages_that_are_quoted_are_inside(wheel: zipfile.ZipFile) -> None:
+    for page in ("docs/launch-plan.md", "docs/input-generators.md", "docs/diagnosis.md"):
         assert wheel.read(f"kernelforge/_data/{page}") == (ROOT / page).read_bytes()
 
 

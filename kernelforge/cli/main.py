@@ -34,6 +34,7 @@ from kernelforge.cli import (
     run,
     serve,
     show,
+    skill,
     strategies,
     submit,
     tasks,
@@ -76,6 +77,7 @@ app.command("serve", short_help="Serve rewards to RL trainers.")(serve.serve)
 app.add_typer(serve.token_app, name="token", short_help="Manage reward-server tokens.")
 app.command("submit", short_help="Send completions to a reward server.")(submit.submit)
 app.command("mcp", short_help="Serve the judge to a coding agent.")(mcp.mcp)
+app.add_typer(skill.app, name="skill", short_help="Teach a coding agent to use KernelForge.")
 app.add_typer(leaderboard.app, name="leaderboard", short_help="Compare runs.")
 app.add_typer(reward.app, name="reward", short_help="List reward policies, and compute rewards again.")
 app.command("export", short_help="Write attempts as JSON lines.")(export.export)

@@ -29,7 +29,7 @@ from kernelforge.tasks.selection import no_such_task, selected_names
 
 
 def data_path(name: str) -> Path:
-    """Folder of shipped data: ``tasks``, ``prompts``, ``sandbox`` or ``docs``.
+    """Folder of shipped data: ``tasks``, ``prompts``, ``sandbox``, ``skills`` or ``docs``.
 
     A wheel carries the folders as ``kernelforge/_data/<name>``; in a checkout they lie next to the package.
 
