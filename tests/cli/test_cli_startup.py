@@ -43,8 +43,8 @@ def options_of(command) -> set[str]:
 
 def test_the_verbs_are_these():
     assert sorted(COMMANDS) == [
-        "calibrate", "compare", "convert", "data curate", "data export", "data import", "diff", "doctor", "emulate",
-        "eval", "export", "figure", "import ai-cuda-engineer", "import cuda-l1", "import kernelbench",
+        "calibrate", "capture", "compare", "convert", "data curate", "data export", "data import", "diff", "doctor",
+        "emulate", "eval", "export", "figure", "import ai-cuda-engineer", "import cuda-l1", "import kernelbench",
         "leaderboard build", "leaderboard entry", "leaderboard schema",
         "leaderboard show", "leaderboard verify", "mcp", "predict", "prompts list", "prompts show", "report", "resume",
         "reward list", "reward recompute", "run", "serve", "show", "skill install",
@@ -98,6 +98,7 @@ READING = (
     "tasks show",
     "tasks check",
     "tasks import",
+    "capture",
     "eval",
     "show",
     "leaderboard show",

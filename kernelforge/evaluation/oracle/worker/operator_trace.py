@@ -73,13 +73,13 @@ def operators_at(reference: Reference, size: str, mutates: Sequence[int], *, run
 
 
 def _trace(reference: Reference, inputs: Sequence[Value], size: str, mutates: Sequence[int]) -> OperatorTrace:
-    recorder = _Recorder()
+    recorder = OperatorRecorder()
     with operators_one_by_one():
-        reference.run(inputs, mutates, within=(recorder, _LibraryCalls(recorder)))
+        reference.run(inputs, mutates, within=(recorder, LibraryCalls(recorder)))
     return OperatorTrace(size=size, operators=tuple(recorder.operators))
 
 
-class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Records every operator that does work, and which one wrote what it reads."""
 
     def __init__(self) -> None:
@@ -113,8 +113,8 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         flops: int,
         inputs: Sequence[torch.Tensor],
         outputs: Sequence[torch.Tensor],
-    ) -> None:
-        """Record one operator.
+    ) -> int:
+        """Record one operator; gives its position.
 
         Raises:
             TaskError: there are too many already, and none equals it.
@@ -152,6 +152,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.operators.append(operator)
         for tensor in outputs:
             self._writers[_storage(tensor)] = position
+        return position
 
     def _number(self, tensor: torch.Tensor) -> int:
         return self._numbers.setdefault(_storage(tensor), len(self._numbers) + 1)
@@ -164,16 +165,16 @@ def _storage(tensor: torch.Tensor) -> StorageWeakRef:
     return StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
 
 
-class _LibraryCalls(TorchFunctionMode):
+class LibraryCalls(TorchFunctionMode):
     """Records recurrent networks and attention as the one call to a library that they are on a GPU."""
 
-    def __init__(self, recorder: _Recorder) -> None:
+    def __init__(self, recorder: OperatorRecorder) -> None:
         super().__init__()
         self._recorder = recorder
 
     def __torch_function__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
         keywords = kwargs or {}
-        name = getattr(func, "__name__", "")
+        name = getattr(func, "__name__", "").removesuffix(".default")
         described = _library_call(name, args, keywords)
         if described is None or self._recorder.paused:
             return func(*args, **keywords)

@@ -1,0 +1,327 @@
+"""Capture a model: the user's functions run in a confined child; groups, times and floors are found here."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from kernelforge.capture.grouping import Group, groups_of, packet
+from kernelforge.capture.records import (
+    Capture,
+    CapturedFile,
+    CapturedGraph,
+    CapturedGroup,
+    CapturedNode,
+    GroupCall,
+    GroupWeight,
+)
+from kernelforge.errors import ChildDied, ChildTimeout, SandboxError, TaskError, UsageError
+from kernelforge.hardware.specs import DeviceSpec
+from kernelforge.prediction import predict_baseline
+from kernelforge.profiling.floor import attainable_us
+from kernelforge.records import SizeFacts, content_hash, first_fault
+from kernelforge.sandbox import Zygote
+from kernelforge.sandbox.policy import Limits, role_policy
+from kernelforge.tasks.constants import MOST_SOURCE_BYTES
+from kernelforge.tasks.files import read_plain_file
+from kernelforge.version import __version__
+
+_MODULE: Final = "kernelforge.capture.worker"
+MEMORY_BYTES: Final = 16 << 30
+"""Of the child: enough for models that have to be constructed for real."""
+_RANDOM: Final = frozenset({
+    "bernoulli", "bernoulli_", "native_dropout", "normal", "normal_", "rand", "rand_like", "randint", "randint_like",
+    "randn", "randn_like", "randperm", "uniform", "uniform_", "multinomial", "exponential", "rrelu_with_noise",
+})  # fmt: skip
+_MOST_TENSORS: Final = 64
+
+
+@dataclass(frozen=True)
+class Source:
+    """A function in a file: ``my_model.py:make_model``."""
+
+    path: Path
+    function: str
+    text: str
+
+    @classmethod
+    def of(cls, named: str, option: str, default: Path | None = None) -> Source:
+        """Read the file that ``FILE.py:FUNCTION`` names; of ``FUNCTION`` alone the file is ``default``.
+
+        Raises:
+            UsageError: It is neither, or the file cannot be read.
+        """
+        head, colon, function = named.rpartition(":")
+        path = Path(head) if colon else default
+        if path is None or not function.isidentifier() or path.suffix != ".py":
+            raise UsageError(f"{option} {named!r}: write FILE.py:FUNCTION, such as my_model.py:make_model")
+        try:
+            text = read_plain_file(path, MOST_SOURCE_BYTES).decode()
+        except FileNotFoundError:
+            raise UsageError(f"{option}: there is no file {path}") from None
+        except UnicodeDecodeError:
+            raise UsageError(f"{option}: {path} is not UTF-8 text; name a Python file") from None
+        except TaskError as error:
+            raise UsageError(f"{option}: {error}") from error
+        return cls(path, function, text)
+
+    def record(self) -> CapturedFile:
+        return CapturedFile(
+            path=str(self.path), function=self.function, sha256=hashlib.sha256(self.text.encode()).hexdigest()
+        )
+
+
+def capture_model(
+    model: Source,
+    inputs: Source,
+    spec: DeviceSpec,
+    *,
+    module: str = "",
+    allow_unconfined: bool = False,
+    timeout_s: float = 900.0,
+) -> Capture:
+    """Capture a model, or a part of it, with the times that its groups take on a GPU.
+
+    Args:
+        model: The function that makes it.
+        inputs: The function that makes its arguments.
+        spec: The GPU.
+        module: Dotted name of a part; empty for all of it.
+        allow_unconfined: Run it without a jail where none works.
+        timeout_s: Longest wait for the child.
+
+    Raises:
+        TaskError: The model cannot be captured; the message says why and what to do.
+    """
+    graph = _run(model, inputs, module, allow_unconfined, timeout_s)
+    try:
+        eager = predict_baseline(graph.trace, spec)
+    except ValueError as error:
+        raise TaskError(f"the model has no predicted time: {error}") from error
+    times = [part.time_us / part.calls for part in eager.per_operator]
+    groups = _equal_groups(graph, times, spec)
+    kernels_us = sum(group.time_us * len(group.calls) for group in groups)
+    return Capture(
+        kernelforge=__version__,
+        model=model.record(),
+        inputs=inputs.record(),
+        module=module,
+        gpu=spec.title,
+        time_origin="predicted",
+        time_source=eager.source,
+        total_us=eager.time_us,
+        low_us=eager.low_us,
+        high_us=eager.high_us,
+        kernels_us=kernels_us,
+        training=graph.training,
+        nodes=graph.nodes,
+        groups=_named(groups, kernels_us),
+    )
+
+
+def _run(model: Source, inputs: Source, module: str, allow_unconfined: bool, timeout_s: float) -> CapturedGraph:
+    request = {
+        "source": model.text,
+        "model": model.function,
+        "inputs_source": inputs.text,
+        "inputs": inputs.function,
+        "module": module,
+    }
+    policy = replace(role_policy("oracle"), module=_MODULE)
+    limits = Limits(wall_s=timeout_s, cpu_s=2 * timeout_s, memory_bytes=MEMORY_BYTES)
+    try:
+        with (
+            Zygote("oracle", allow_unconfined=allow_unconfined, policy=policy) as zygote,
+            zygote.spawn(limits) as child,
+        ):
+            reply = child.call(request, timeout_s=timeout_s).data
+    except ChildTimeout:
+        raise TaskError(
+            f"the model is not captured after {timeout_s:g} s; give --timeout more seconds, or capture a part by "
+            "--module"
+        ) from None
+    except ChildDied as error:
+        raise TaskError(
+            f"the model's process ended while it was captured ({_line(error)}); if it takes too much memory, make the "
+            "model smaller, or capture a part by --module"
+        ) from error
+    if "error" in reply:
+        raise TaskError(f"{model.path}: {_line(reply['error'])}")
+    return _graph(reply)
+
+
+def _line(error: object) -> str:
+    return (str(error).strip().splitlines() or ["no message"])[0][:1000]
+
+
+def _graph(reply: Mapping[str, Any]) -> CapturedGraph:
+    """The child's reply. It runs third-party code: what cannot be read is its failure."""
+    try:
+        trace = {"size": "full", "operators": reply["operators"]}
+        return CapturedGraph.model_validate({"nodes": reply["nodes"], "trace": trace, "training": reply["training"]})
+    except (LookupError, TypeError, ValidationError) as error:
+        fault = first_fault(error) if isinstance(error, ValidationError) else repr(error)
+        raise SandboxError(f"the child that captures models sent a graph that cannot be read: {fault}") from error
+
+
+def _equal_groups(graph: CapturedGraph, times: Sequence[float], spec: DeviceSpec) -> list[CapturedGroup]:
+    """The groups of a graph, equal ones together, without their names and shares."""
+    nodes = {node.name: node for node in graph.nodes}
+    by_digest: dict[str, list[Group]] = {}
+    for group in groups_of(graph):
+        by_digest.setdefault(_digest(group, nodes), []).append(group)
+    return [_captured(digest, equal, graph, nodes, times, spec) for digest, equal in by_digest.items()]
+
+
+def _digest(group: Group, nodes: Mapping[str, CapturedNode]) -> str:
+    """Of what a group computes: operators, arguments, shapes and dtypes, by position and without names."""
+    numbers: dict[str, int] = {}
+    parts: list[Any] = []
+    for name in (*group.inputs, *group.weights):
+        numbers[name] = len(numbers)
+        parts.append([nodes[name].role, _spec_key(nodes[name])])
+    for name in in_order(group, nodes):
+        numbers[name] = len(numbers)
+        node = nodes[name]
+        parts.append([node.op, _numbered(list(node.args), numbers), _numbered(node.kwargs, numbers), _spec_key(node)])
+    return content_hash("group", parts, [numbers[name] for name in group.outputs])
+
+
+def in_order(group: Group | GroupCall, nodes: Mapping[str, CapturedNode]) -> list[str]:
+    """Nodes and views of a group, in the order in which they can run: that of the graph."""
+    return [name for name in nodes if name in {*group.views, *group.nodes}]
+
+
+def _spec_key(node: CapturedNode) -> Any:
+    return None if node.spec is None else node.spec.model_dump(mode="json")
+
+
+def _numbered(value: Any, numbers: Mapping[str, int]) -> Any:
+    if isinstance(value, dict):
+        if "ref" in value:
+            return {"node": numbers[value["ref"]]}
+        return {key: _numbered(item, numbers) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_numbered(item, numbers) for item in value]
+    return value if not isinstance(value, float) else repr(value)
+
+
+def _captured(
+    digest: str,
+    equal: Sequence[Group],
+    graph: CapturedGraph,
+    nodes: Mapping[str, CapturedNode],
+    times: Sequence[float],
+    spec: DeviceSpec,
+) -> CapturedGroup:
+    group = equal[0]
+    computed = [nodes[name] for name in group.nodes]
+    operators = [graph.trace.operators[position] for node in computed for position in node.operators]
+    inputs = [nodes[name].spec for name in group.inputs]
+    outputs = [nodes[name].spec for name in group.outputs]
+    weights = [nodes[name] for name in group.weights]
+    specs = [each for each in (*inputs, *(node.spec for node in weights), *outputs) if each is not None]
+    moved = sum(each.nbytes for each in specs) - _not_read(group, nodes)
+    flops = sum(operator.flops for operator in operators)
+    facts = SizeFacts(
+        size="full",
+        inputs=tuple(each for each in inputs if each is not None),
+        outputs=tuple(each for each in outputs if each is not None),
+        weights=(),
+        attrs={},
+        compulsory_bytes=moved,
+        flops=flops,
+        eager_launches=len(operators),
+    )
+    return CapturedGroup(
+        name=digest,
+        kind=group.kind,
+        digest=digest,
+        operators=tuple(packet(node.op) for node in computed if node.op != "getitem"),
+        input_specs=facts.inputs,
+        output_specs=facts.outputs,
+        weights=tuple(
+            GroupWeight(name=f"p{number}", role=node.role or "buffer", spec=node.spec)
+            for number, node in enumerate(weights)
+            if node.spec is not None
+        ),
+        calls=tuple(_call(each, nodes) for each in equal),
+        bytes=moved,
+        flops=flops,
+        time_us=sum(times[at] for each in equal for name in each.nodes for at in nodes[name].operators) / len(equal),
+        share=0.0,
+        floor_us=attainable_us(spec, facts),
+        no_task=_no_task(group, nodes, [operator.name for operator in operators]),
+    )
+
+
+def _not_read(group: Group, nodes: Mapping[str, CapturedNode]) -> int:
+    """Bytes of tables of which a lookup reads some rows only."""
+    saved = 0
+    for name in group.nodes:
+        node = nodes[name]
+        if packet(node.op) == "embedding" and node.spec is not None and node.refs:
+            table = nodes[node.refs[0]].spec
+            if table is not None and node.refs[0] in (*group.inputs, *group.weights):
+                saved += max(0, table.nbytes - node.spec.nbytes)
+    return saved
+
+
+def _call(group: Group, nodes: Mapping[str, CapturedNode]) -> GroupCall:
+    modules = [nodes[name].module.split(".") for name in group.nodes if nodes[name].op != "getitem"]
+    common: list[str] = []
+    for parts in zip(*modules, strict=False):
+        if len(set(parts)) > 1:
+            break
+        common.append(parts[0])
+    return GroupCall(
+        module=".".join(common),
+        nodes=group.nodes,
+        views=group.views,
+        inputs=group.inputs,
+        weights=tuple(nodes[name].op for name in group.weights),
+        outputs=group.outputs,
+    )
+
+
+def _no_task(group: Group, nodes: Mapping[str, CapturedNode], operators: Sequence[str]) -> str:
+    names = [name.split(".")[0] for name in operators]
+    drawn = next((name for name in names if name in _RANDOM), "")
+    if drawn:
+        return f"{drawn} draws random numbers; return the model from the factory after .eval()"
+    if not group.inputs:
+        return "it reads no input: its result is a constant of the model"
+    if not group.outputs:
+        return "nothing reads its result"
+    everything = (*group.inputs, *group.weights, *group.outputs)
+    if len(everything) > _MOST_TENSORS:
+        return f"it has {len(everything)} inputs, weights and outputs; a task has {_MOST_TENSORS} at most"
+    bad = next((name for name in everything if nodes[name].spec is None), None)
+    if bad is not None:
+        return f"{bad} is no tensor of a dtype that a task can have"
+    if any(0 in spec.shape for name in everything if (spec := nodes[name].spec) is not None):
+        return "a tensor has no elements"
+    foreign = next((nodes[name].op for name in group.nodes if not nodes[name].op.startswith(("aten.", "getitem"))), "")
+    return f"{foreign} is no operator of torch itself" if foreign else ""
+
+
+_MOST_NAME: Final = 48
+
+
+def _named(groups: Sequence[CapturedGroup], kernels_us: float) -> tuple[CapturedGroup, ...]:
+    """The groups with names and shares, the largest share first."""
+    ordered = sorted(groups, key=lambda group: (-group.time_us * len(group.calls), group.digest))
+    named = []
+    for number, group in enumerate(ordered, 1):
+        words = list(dict.fromkeys(operator.strip("_").replace("_", "-") for operator in group.operators))
+        if group.kind == "attention" and len(group.operators) > 1:
+            words = ["attention"]
+        name = f"g{number:02d}-" + "-".join(words)
+        share = group.time_us * len(group.calls) / kernels_us if kernels_us else 0.0
+        named.append(group.model_copy(update={"name": name[:_MOST_NAME].rstrip("-"), "share": min(share, 1.0)}))
+    return tuple(named)

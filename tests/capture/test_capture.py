@@ -1,0 +1,84 @@
+"""A captured model: equal groups, times, floors, parts by name, and models that cannot be captured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from kernelforge.capture.client import _equal_groups
+from kernelforge.capture.records import CapturedGraph
+from kernelforge.capture.worker import capture
+from kernelforge.errors import TaskError
+from kernelforge.hardware.specs import spec_by_key
+from kernelforge.prediction import predict_baseline
+from tests.capture.conftest import PRELUDE
+
+LAYERS = "self.layers = nn.ModuleList(nn.Sequential(nn.LayerNorm(32), nn.Linear(32, 32), nn.GELU()) for _ in range(3))"
+FORWARD = "for layer in self.layers:\n    x = layer(x)\nreturn x"
+
+
+def test_a_repeated_layer_is_one_group_with_its_calls(graph_of: Callable[..., CapturedGraph]) -> None:
+    graph = graph_of(FORWARD, "torch.randn(4, 16, 32)", LAYERS)
+    spec = spec_by_key("h100")
+    eager = predict_baseline(graph.trace, spec)
+    product, norm = _equal_groups(graph, [part.time_us for part in eager.per_operator], spec)[::-1]
+    assert (product.operators, norm.operators) == (("linear", "gelu"), ("layer_norm",))
+    assert [call.module for call in product.calls] == ["layers.0", "layers.1", "layers.2"]
+    assert [call.weights for call in norm.calls] == [(f"layers.{n}.0.weight", f"layers.{n}.0.bias") for n in range(3)]
+    assert product.flops == 2 * 4 * 16 * 32 * 32 + 4 * 16 * 32
+    assert product.bytes == 4 * (2 * 4 * 16 * 32 + 32 * 32 + 32)
+    total = sum(group.time_us * len(group.calls) for group in (product, norm))
+    assert total == pytest.approx(sum(part.time_us for part in eager.per_operator))
+
+
+def test_a_large_model_takes_no_memory(graph_of: Callable[..., CapturedGraph]) -> None:
+    graph = graph_of("return self.up(x)", "torch.randn(8, 1 << 20)", "self.up = nn.Linear(1 << 20, 1 << 20)")
+    weight = next(node for node in graph.nodes if node.role == "parameter" and "weight" in node.op)
+    assert weight.spec is not None
+    assert weight.spec.nbytes == 4 << 40
+
+
+def test_a_part_is_captured_where_the_rest_has_no_graph(graph_of: Callable[..., CapturedGraph]) -> None:
+    init = "self.part, self.rest = nn.Sequential(nn.Linear(32, 8), nn.ReLU()), nn.Linear(8, 8)"
+    body = "h = self.part(x * 2)\nreturn self.rest(h) if h.sum() > 0 else h"
+    with pytest.raises(TaskError, match=r"depend on values of tensors.*--module"):
+        graph_of(body, "torch.randn(4, 32)", init)
+    graph = graph_of(body, "torch.randn(4, 32)", init, module="part")
+    assert [node.op for node in graph.nodes if node.kind == "op"] == ["aten.linear", "aten.relu"]
+    assert [node.op for node in graph.nodes if node.kind == "weight"] == ["0.weight", "0.bias"]
+    with pytest.raises(TaskError, match=r"no module 'nothing'; it has: part"):
+        graph_of(body, "torch.randn(4, 32)", init, module="nothing")
+
+
+BAD = {
+    "a factory that raises": (PRELUDE + "def make_model():\n    raise RuntimeError('no disk')\n", "no disk"),
+    "no module": (PRELUDE + "def make_model():\n    return 3\n", "returns int; let it return a torch.nn.Module"),
+    "no function": (PRELUDE, "no function 'make_model'"),
+    "a package that is missing": ("import not_there\n", "No module named 'not_there'; install that package"),
+    "no inputs": (
+        PRELUDE + "def make_model():\n    return nn.ReLU()\ndef make_inputs():\n    return []\n",
+        "returns nothing; let it return the arguments",
+    ),
+    "arguments that do not fit": (
+        PRELUDE + "def make_model():\n    return nn.Linear(4, 4)\ndef make_inputs():\n    return [torch.randn(2, 5)]\n",
+        "gives no graph of the model",
+    ),
+    "an operator without a schema": (
+        "import torch\nfrom torch import nn\n"
+        "library = torch.library.Library('capture_test', 'FRAGMENT')\n"
+        "if not hasattr(torch.ops.capture_test, 'twice'):\n    library.define('twice(Tensor x) -> Tensor')\n"
+        "class Net(nn.Module):\n    def forward(self, x):\n        return torch.ops.capture_test.twice(x)\n"
+        "def make_model():\n    return Net()\ndef make_inputs():\n    return [torch.randn(2)]\n",
+        "an operator of the model has no schema, or no result for shapes alone",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_cannot_be_captured_says_why_in_a_sentence(name: str) -> None:
+    text, reason = BAD[name]
+    with pytest.raises(TaskError) as raised:
+        capture(text, "make_model", text, "make_inputs", "")
+    assert reason in str(raised.value)
+    assert "\n" not in str(raised.value)

@@ -1,0 +1,45 @@
+"""``kernelforge capture``, end to end in its jail."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+from kernelforge.capture.records import Capture
+from tests.capture.conftest import model_text
+
+LAYERS = "self.layers = nn.ModuleList(nn.Sequential(nn.LayerNorm(32), nn.Linear(32, 32), nn.GELU()) for _ in range(3))"
+FORWARD = "for layer in self.layers:\n    x = layer(x)\nreturn x"
+
+
+def test_the_command_shows_groups_and_keeps_the_digests_of_the_files(cli, tmp_path: Path) -> None:
+    text = model_text(FORWARD, "torch.randn(4, 16, 32)", LAYERS)
+    path = tmp_path / "net.py"
+    path.write_text(text)
+    done = cli("capture", f"{path}:make_model", "--inputs", "make_inputs", "--json")
+    assert done.code == 0, done.err
+    captured = Capture.model_validate(json.loads(done.out))
+    assert captured.model.sha256 == hashlib.sha256(text.encode()).hexdigest()
+    assert sum(group.share for group in captured.groups) == pytest.approx(1)
+    assert [group.name for group in captured.groups] == ["g01-linear-gelu", "g02-layer-norm"]
+    assert all(group.headroom >= 1 for group in captured.groups)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["net.py:make_model"], "add --inputs"),
+        (["net.py", "--inputs", "make_inputs"], "write FILE.py:FUNCTION"),
+        (["absent.py:make_model", "--inputs", "make_inputs"], "there is no file absent.py"),
+        (["net.py:make_model", "--inputs", "make_inputs", "--device", "cuda:0"], "no emulated device"),
+    ],
+)
+def test_a_bad_command_is_one_line(cli, arguments: list[str], reason: str) -> None:
+    Path("net.py").write_text("")
+    done = cli("capture", *arguments)
+    assert done.code == 2
+    assert reason in done.err
+    assert done.err.count("\n") == 1
