@@ -15,8 +15,9 @@ from kernelforge.agents.prompting.render import shipped_page
 from kernelforge.agents.prompts import tester_prompt
 from kernelforge.agents.reply_forms import read_form
 from kernelforge.errors import CandidateError, PlanError, SandboxError
+from kernelforge.evaluation.evaluator import TaskOracle
 from kernelforge.evaluation.generators.parser import MAX_GENERATORS, parse_generator
-from kernelforge.evaluation.oracle.client import GeneratorFinding, Oracle
+from kernelforge.evaluation.oracle.client import GeneratorFinding
 from kernelforge.llm.base import Answerer, Question
 from kernelforge.records import InputGenerator, Message, Task
 
@@ -76,7 +77,7 @@ def _check_plan(proposed: GeneratorForm, brief: TaskContext) -> None:
 
 
 def agree_on_tests(
-    brief: TaskContext, tester: Tester, oracle: Oracle
+    brief: TaskContext, tester: Tester, oracle: TaskOracle
 ) -> tuple[tuple[InputGenerator, ...], tuple[Message, ...]]:
     """Ask a Tester for generators and keep those that torch passes.
 
@@ -100,7 +101,7 @@ def agree_on_tests(
     return tried, reply.messages
 
 
-def _try(proposed: GeneratorForm, provider: str, brief: TaskContext, oracle: Oracle) -> InputGenerator:
+def _try(proposed: GeneratorForm, provider: str, brief: TaskContext, oracle: TaskOracle) -> InputGenerator:
     sizes = [size.name for size in brief.task.sizes if size.name != "full"]
     reason, passed = "", tuple[str, ...]()
     try:

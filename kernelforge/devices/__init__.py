@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from kernelforge.devices.base import Device
 from kernelforge.devices.cuda import discovery
-from kernelforge.errors import DeviceError, SandboxError
+from kernelforge.devices.remote.address import is_remote, parse_address
+from kernelforge.errors import DeviceError, SandboxError, UsageError
 from kernelforge.hardware.specs import (
     EMULATED,
     PARAMETER_FILE,
@@ -113,9 +114,14 @@ def _warn_once(message: str) -> None:
 def check_device(name: str) -> str:
     """Full name of a device; ``cuda`` is the first GPU that can be used, ``emulated`` the first emulated device.
 
+    Whether another machine has the GPU that an address names is seen when it is opened.
+
     Raises:
         DeviceError: there is no such device, or it cannot be used here; the message gives the reason and alternatives.
     """
+    if is_remote(name):
+        address, device = parse_address(name)
+        return address.url(check_device(device) if device.startswith(EMULATED) else device)
     full = name.strip().lower()
     if full.startswith(EMULATED) and full.endswith(PARAMETER_FILE):
         path = name.strip()[len(EMULATED) :]
@@ -199,8 +205,13 @@ def make_device(
 
     Raises:
         DeviceError: there is no such device, or a package that it needs is not installed.
+        UsageError: it is on another machine.
     """
     full = check_device(name)
+    if is_remote(full):
+        raise UsageError(
+            f"{full} is on another machine, which run, eval and serve reach and this does not: start it there, with ssh"
+        )
     # Imported here: naming devices must not load what runs them.
     if full.startswith(EMULATED):
         from kernelforge.devices.emulated.device import EmulatedDevice

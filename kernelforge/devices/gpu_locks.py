@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from kernelforge.devices.remote.address import is_remote
 from kernelforge.errors import DeviceError, UsageError
 
 _GPU = "cuda:"
@@ -36,7 +37,7 @@ def parse_devices(text: str, available: Sequence[str] | None = None) -> tuple[st
     """Full names of the devices in a list: ``cuda`` is every GPU, ``cuda:0,cuda:2`` are two of them.
 
     Args:
-        text: Names between commas. Only GPUs can be listed together.
+        text: Names between commas. Only GPUs of this machine can be listed together.
         available: Names of the devices of this machine; looked up if absent.
 
     Raises:
@@ -46,6 +47,8 @@ def parse_devices(text: str, available: Sequence[str] | None = None) -> tuple[st
     # Imported here: the package imports this module's users, and tests replace these names.
     from kernelforge.devices import check_device, device_names
 
+    if is_remote(text):
+        return (check_device(text),)
     names = [name.strip() for name in text.split(",")]
     if not all(names):
         raise UsageError(f"--device {text!r} has an empty name in it: write for example cuda:0,cuda:1")

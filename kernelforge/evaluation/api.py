@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from kernelforge.candidate import parse_reply
-from kernelforge.devices import default_device
+from kernelforge.devices import check_device, default_device
+from kernelforge.devices.remote.address import is_remote
 from kernelforge.errors import CandidateError
 from kernelforge.evaluation.evaluator import EvaluationResult
 from kernelforge.evaluation.pool import EvaluatorPool
+from kernelforge.evaluation.remote.pool import RemotePool
 from kernelforge.evaluation.stages.full_size_measured import check_measure
 from kernelforge.records import Candidate, MeasureSettings, Task
 from kernelforge.tasks import load_task
@@ -33,8 +35,9 @@ def evaluate(
         task: a task, ``suite/name``, a name within suite ``core``, or the path of a task file.
         candidate: a candidate, or the text of a reply with two fenced blocks: CUDA source and launch plan.
         choices: values of the plan's ``# tune:`` names; they replace those of the candidate.
-        device: where to run, such as ``cuda:0`` or ``emulated:h100``. None selects the first GPU that starts, else an
-            emulated device; a warning is logged for each GPU that is passed over.
+        device: where to run, such as ``cuda:0``, ``emulated:h100`` or, on another machine, ``ssh://host/cuda:0``.
+            None selects the first GPU that starts, else an emulated device; a warning is logged for each GPU that is
+            passed over.
         profile: whether to profile the candidate at the full size.
         seed: secret integer seed of the inputs; None draws one.
         measure: how a GPU is used; None for the defaults. An emulated device accepts the defaults only.
@@ -68,7 +71,12 @@ def evaluate(
     loaded = task if isinstance(task, Task) else load_task(task)
     device_name = device or default_device(measure, allow_unconfined=allow_unconfined)
     check_measure(measure or MeasureSettings(), device_name)
-    with EvaluatorPool(device_name, threads=2, measure=measure, allow_unconfined=allow_unconfined) as workshop:
+    pool: EvaluatorPool | RemotePool
+    if is_remote(device_name):
+        pool = RemotePool(check_device(device_name), measure=measure, allow_unconfined=allow_unconfined)
+    else:
+        pool = EvaluatorPool(device_name, threads=2, measure=measure, allow_unconfined=allow_unconfined)
+    with pool as workshop:
         evaluator = workshop.evaluator(loaded)
         try:
             if isinstance(candidate, str):

@@ -7,15 +7,16 @@ their way to a confined runner, and expected outputs not at all: the oracle's ch
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from typing import NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 from kernelforge.compile import Compiler
-from kernelforge.devices.base import Device
+from kernelforge.devices.base import Capabilities, Device
 from kernelforge.errors import CandidateError, SandboxError, TaskError
 from kernelforge.evaluation.generators.parser import generators_digest, parse_generator
-from kernelforge.evaluation.oracle.client import Oracle
+from kernelforge.evaluation.generators.recipe import Recipe
+from kernelforge.evaluation.oracle.client import GeneratorFinding, Oracle
 from kernelforge.evaluation.stages.candidate_runs import CandidateRuns, EvaluationState
 from kernelforge.evaluation.stages.compile_stage import BuildState, StageFailed, compile_plans, resolve_plans
 from kernelforge.evaluation.stages.correctness import CorrectnessStage
@@ -24,6 +25,8 @@ from kernelforge.evaluation.stages.full_size_measured import MeasuredFullSize
 from kernelforge.evaluation.stages.kept_draws import KeptDraws
 from kernelforge.evaluation.stages.programs import Original, Program, may_be_shared, program_of, shared
 from kernelforge.evaluation.stages.screening import Screen
+from kernelforge.evaluation.stages.tuning import tune
+from kernelforge.hardware.specs import DeviceSpec
 from kernelforge.prediction import baseline_time, idle_share, predict_speedup
 from kernelforge.records import (
     Candidate,
@@ -31,6 +34,7 @@ from kernelforge.records import (
     Correctness,
     Evaluation,
     Fingerprint,
+    Graph,
     InputGenerator,
     MeasureSettings,
     Origin,
@@ -38,6 +42,8 @@ from kernelforge.records import (
     Profile,
     SizeCheck,
     Task,
+    TaskFacts,
+    TuneTrial,
     Verdict,
     content_hash,
     evaluation_key,
@@ -82,15 +88,23 @@ class SharedEvaluations:
     """
 
     def __init__(self, past: Iterable[tuple[Candidate, EvaluationResult]] = ()) -> None:
-        self._past = [each for each in past if may_be_shared(each[1].evaluation) and each[1].evaluation.equals is None]
+        self.past: list[tuple[Candidate, EvaluationResult]] = []
+        """Those whose programs are not worked out."""
         self._originals: dict[str, Original] = {}
+        for candidate, result in past:
+            self.remember(candidate, result)
+
+    def remember(self, candidate: Candidate, result: EvaluationResult) -> None:
+        """Take in an evaluation whose program is not worked out, if it may answer for others."""
+        if may_be_shared(result.evaluation) and result.evaluation.equals is None:
+            self.past.append((candidate, result))
 
     def find(self, evaluator: Evaluator, begun: BegunEvaluation) -> EvaluationResult | None:
         """The evaluation that a begun one shares; None if it has to run itself."""
         if begun.program is None:
             return None
-        while self._past:
-            candidate, result = self._past.pop(0)
+        while self.past:
+            candidate, result = self.past.pop(0)
             work = BuildState(stopped=begun.work.stopped)
             with suppress(StageFailed):
                 evaluator.prepare(candidate, work)
@@ -109,6 +123,75 @@ class SharedEvaluations:
         if program is not None and evaluation.equals is None and may_be_shared(evaluation):
             key = evaluation_key(program.digest, evaluation.task, evaluation.fingerprint)
             self._originals.setdefault(key, Original(*result, program))
+
+
+class DeviceFacts(Protocol):
+    """Description of a device: a :class:`~kernelforge.devices.base.Device` here, or a device of another machine."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def kind(self) -> Literal["cuda", "emulated"]: ...
+
+    @property
+    def arch(self) -> str: ...
+
+    @property
+    def spec(self) -> DeviceSpec: ...
+
+    @property
+    def capabilities(self) -> Capabilities: ...
+
+    def describe(self) -> Mapping[str, str]: ...
+
+
+class TaskOracle(Protocol):
+    """Requests to an oracle that are no part of an evaluation."""
+
+    def require_admitted(self) -> None: ...
+
+    def trace(self, size: str = "full") -> Graph: ...
+
+    def try_generator(self, name: str, recipe: Recipe, sizes: Sequence[str]) -> tuple[GeneratorFinding, ...]: ...
+
+
+class CandidateEvaluator(Protocol):
+    """Interface of evaluators to a run: an :class:`Evaluator` here, or one of another machine. Its methods are those of
+    :class:`Evaluator`."""
+
+    task: Task
+    facts: TaskFacts
+    shared: SharedEvaluations | None
+
+    @property
+    def fingerprint(self) -> Fingerprint: ...
+
+    @property
+    def device(self) -> DeviceFacts: ...
+
+    @property
+    def oracle(self) -> TaskOracle: ...
+
+    def gpu_lock(self) -> AbstractContextManager[None]: ...
+
+    def use_generators(self, generators: Sequence[InputGenerator]) -> None: ...
+
+    def evaluate(self, candidate: Candidate, *, seed: int, profile: bool = True) -> EvaluationResult: ...
+
+    def begin(self, candidate: Candidate, *, seed: int) -> BegunEvaluation: ...
+
+    def conclude(self, begun: BegunEvaluation, *, profile: bool = True) -> EvaluationResult: ...
+
+    def pass_over(self, begun: BegunEvaluation) -> EvaluationResult: ...
+
+    def tune(
+        self, candidate: Candidate, *, seed: int, stopped: Callable[[], bool] | None = None
+    ) -> tuple[TuneTrial, ...]: ...
+
+    def rejected(self, reply_error: CandidateError, text: str) -> Evaluation: ...
+
+    def close(self) -> None: ...
 
 
 class Evaluator:
@@ -264,6 +347,12 @@ class Evaluator:
         evaluation = concluded(begun.candidate, self.task, fingerprint, work, counted.performance, begun.seconds)
         return EvaluationResult(evaluation, counted.profile)
 
+    def tune(
+        self, candidate: Candidate, *, seed: int, stopped: Callable[[], bool] | None = None
+    ) -> tuple[TuneTrial, ...]:
+        """See :func:`~kernelforge.evaluation.stages.tuning.tune`."""
+        return tune(self, candidate, seed=seed, stopped=stopped)
+
     def close(self) -> None:
         """End the oracles."""
         self.oracle.close()
@@ -276,14 +365,7 @@ class Evaluator:
 
     def rejected(self, reply_error: CandidateError, text: str) -> Evaluation:
         """The evaluation of a reply that holds no candidate: verdict ``POLICY`` at stage ``parse``."""
-        return Evaluation(
-            candidate=content_hash("reply", text),
-            task=self.task.digest,
-            fingerprint=self.fingerprint,
-            verdict=Verdict.POLICY,
-            stage="parse",
-            reason=str(reply_error),
-        )
+        return rejection(self.task, self.fingerprint, reply_error, text)
 
     def prepare(self, candidate: Candidate, preparation: BuildState) -> None:
         """Resolve and compile a candidate at every size, into ``preparation``.
@@ -334,6 +416,18 @@ class Evaluator:
             run_limit_s=self.run_limit_s,
             worst_errors=self.settings.approx == "worst",
         )
+
+
+def rejection(task: Task, fingerprint: Fingerprint, reply_error: CandidateError, text: str) -> Evaluation:
+    """See :meth:`Evaluator.rejected`."""
+    return Evaluation(
+        candidate=content_hash("reply", text),
+        task=task.digest,
+        fingerprint=fingerprint,
+        verdict=Verdict.POLICY,
+        stage="parse",
+        reason=str(reply_error),
+    )
 
 
 def concluded(

@@ -21,7 +21,7 @@ from kernelforge.devices import make_device, screen_for
 from kernelforge.devices.base import RUN_LIMIT_S, Device
 from kernelforge.devices.gpu_locks import GpuLocks, parse_devices
 from kernelforge.errors import DeviceError, EvaluationCancelled
-from kernelforge.evaluation.evaluator import EVALUATOR_VERSION, Evaluator
+from kernelforge.evaluation.evaluator import EVALUATOR_VERSION, CandidateEvaluator, DeviceFacts, Evaluator
 from kernelforge.evaluation.oracle.client import KnownTasks, Oracle, OracleFacts
 from kernelforge.evaluation.oracle.shared import SharedOracles
 from kernelforge.evaluation.stages.screening import Screen
@@ -141,6 +141,21 @@ class WarmEvaluators(Generic[EvaluatorT]):
         warm.evaluator.close()
         if self._on_close is not None:
             self._on_close(warm.evaluator.task)
+
+
+class RunPool(Protocol):
+    """Interface of pools to a run: an :class:`EvaluatorPool` here, or one of another machine. Its methods are those of
+    :class:`EvaluatorPool`."""
+
+    def evaluator(
+        self, task: Task, generators: Sequence[InputGenerator] = (), errors: ModelErrors | None = None
+    ) -> CandidateEvaluator: ...
+
+    def done(self, task: Task) -> None: ...
+
+    def quarantine(self, device: DeviceFacts, error: DeviceError) -> None: ...
+
+    def is_quarantined(self, device: DeviceFacts) -> bool: ...
 
 
 _PROBE_WAIT_S = 5.0
@@ -348,7 +363,7 @@ class EvaluatorPool(Closing):
         """Release the task's device: no evaluator of the task is needed any more."""
         self._gpu_locks.done(task.name)
 
-    def quarantine(self, device: Device, error: DeviceError) -> None:
+    def quarantine(self, device: DeviceFacts, error: DeviceError) -> None:
         """Quarantine a device that failed its probe; its tasks get another with their next evaluator.
 
         Raises:
@@ -358,7 +373,7 @@ class EvaluatorPool(Closing):
             raise error
         self._quarantine(device.name, str(error))
 
-    def is_quarantined(self, device: Device) -> bool:
+    def is_quarantined(self, device: DeviceFacts) -> bool:
         """Whether a device is in quarantine: its tasks need another evaluator."""
         return device.name in self._gpu_locks.quarantined()
 

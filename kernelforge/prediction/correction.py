@@ -107,12 +107,19 @@ class ModelErrors:
     def __init__(self, outcomes: Iterable[ForecastOutcome] = ()) -> None:
         self._lock = threading.Lock()
         self._outcomes: dict[CardKey, list[ForecastOutcome]] = {}
+        self._added: list[ForecastOutcome] = []
         for outcome in outcomes:
             self.add(outcome)
 
     def add(self, outcome: ForecastOutcome) -> None:
         with self._lock:
             self._outcomes.setdefault(key_of(outcome), []).append(outcome)
+            self._added.append(outcome)
+
+    def since(self, count: int) -> tuple[ForecastOutcome, ...]:
+        """All outcomes but the first ``count``, in the order in which they were added."""
+        with self._lock:
+            return tuple(self._added[count:])
 
     def of(self, key: CardKey) -> CardError | None:
         """The error so far; None where nothing was measured."""

@@ -141,6 +141,8 @@ class RunConfig(Record):
     suite_digest: str
     tasks: tuple[str, ...] = Field(min_length=1)
     device: str
+    host: str = ""
+    """Machine that the device is on, as ``ssh://user@host:2222``; empty for the machine of the run."""
     strategy: str
     options: dict[str, bool | int | float | str] = {}
     """All options of the strategy."""
@@ -211,6 +213,8 @@ class RunConfig(Record):
         for name in ("stop_gain", "cascade", "allocate"):
             if getattr(self, name) == fields[name].default:
                 younger[name] = True
+        if not self.host:
+            younger["host"] = True
         usual, names = MeasureSettings(), ("approx", "figures", "screen", "sizes")
         unchanged = {name for name in names if getattr(self.measure, name) == getattr(usual, name)}
         if unchanged:

@@ -18,8 +18,10 @@ from kernelforge.agents.base import TaskContext
 from kernelforge.compile.triton_build import INSTALL, installed_triton
 from kernelforge.devices import best_device
 from kernelforge.devices.gpu_locks import parse_devices
+from kernelforge.devices.remote.address import parse_address, split_host
 from kernelforge.errors import DeviceError, KernelForgeError, StoreError, UsageError
 from kernelforge.evaluation.pool import EvaluatorPool
+from kernelforge.evaluation.remote.pool import RemotePool
 from kernelforge.evaluation.stages.full_size_measured import check_measure
 from kernelforge.llm.providers import Providers
 from kernelforge.llm.spec import is_hosted
@@ -90,7 +92,8 @@ def configure(
     Args:
         suite: None for ``core``, or on a GPU for ``core-large``, whose sizes fill one.
         options: of the strategy; what is left out takes the published default.
-        device: one device, ``cuda`` for every GPU here, or several GPUs with commas between them.
+        device: one device, ``cuda`` for every GPU here, or several GPUs with commas between them; or one of another
+            machine, as in ``ssh://host/cuda:0``.
         coder: one Coder, or several that take turns.
         measure: how a device that measures is used; an emulated one must have none.
         measure_top: candidates of a round that a GPU measures, those predicted to be the fastest; None for all.
@@ -111,6 +114,9 @@ def configure(
         TaskError: the suite cannot be loaded.
     """
     chosen_devices = parse_devices(device or best_device())
+    host, first = split_host(chosen_devices[0])
+    if host:
+        chosen_devices = (first,)
     if suite is None:
         suite = "core" if chosen_devices[0].startswith("emulated") else "core-large"
     loaded = load_suite(suite)
@@ -140,6 +146,7 @@ def configure(
         suite_digest=loaded.digest,
         tasks=task_names,
         device=",".join(chosen_devices),
+        host=host,
         measure=measuring,
         measure_top=measure_top,
         strategy=strategy,
@@ -374,12 +381,27 @@ def task_contexts(config: RunConfig) -> list[TaskContext]:
         TaskError: a reference does not run.
     """
     contexts = []
-    with EvaluatorPool(config.device, threads=cores(), allow_unconfined=config.allow_unconfined) as pool:
+    with _open_pool(config.model_copy(update={"jobs": 1, "measure": MeasureSettings()}), lambda message: None) as pool:
         for task in _load_tasks(config):
             evaluator = pool.evaluator(task)
             with closing(evaluator):
                 contexts.append(make_task_context(evaluator, config.language))
     return contexts
+
+
+def _open_pool(config: RunConfig, tell: Callable[[str], None]) -> EvaluatorPool | RemotePool:
+    """The pool of a run's device, on this machine or on another."""
+    measure, unconfined = config.measure, config.allow_unconfined
+    if config.host:
+        return RemotePool(
+            parse_address(config.host)[0].url(config.device),
+            jobs=config.jobs,
+            measure=measure,
+            allow_unconfined=unconfined,
+            tell=tell,
+        )
+    threads = max(1, cores() // config.jobs)
+    return EvaluatorPool(config.device, threads=threads, measure=measure, allow_unconfined=unconfined, tell=tell)
 
 
 def _work(run: Run, tasks: list[Task], store: Store, observer: Observer, stop: StopSignal) -> Run:
@@ -390,7 +412,6 @@ def _work(run: Run, tasks: list[Task], store: Store, observer: Observer, stop: S
     finished = store.finished_tasks(run.id)
     budget = RunBudget(config.budget, stop=stop)
     budgets = {task.name: _make_task_budget(budget, run, task, past, store) for task in tasks}
-    threads = max(1, cores() // config.jobs)
     lock = threading.Lock()
 
     def report(event: Event) -> None:
@@ -405,13 +426,7 @@ def _work(run: Run, tasks: list[Task], store: Store, observer: Observer, stop: S
     try:
         with (
             closing(providers),
-            EvaluatorPool(
-                config.device,
-                threads=threads,
-                measure=config.measure,
-                allow_unconfined=config.allow_unconfined,
-                tell=lambda message: report(Event("warning", message=message)),
-            ) as pool,
+            _open_pool(config, lambda message: report(Event("warning", message=message))) as pool,
         ):
             rounds = shared_rounds(config)
 

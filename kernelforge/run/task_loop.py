@@ -25,11 +25,16 @@ from kernelforge.errors import (
     TaskError,
     UnsupportedError,
 )
-from kernelforge.evaluation.evaluator import BegunEvaluation, EvaluationResult, Evaluator, SharedEvaluations
+from kernelforge.evaluation.evaluator import (
+    BegunEvaluation,
+    CandidateEvaluator,
+    EvaluationResult,
+    SharedEvaluations,
+)
 from kernelforge.evaluation.oracle.task_context import public_facts, shape_invariants
-from kernelforge.evaluation.pool import EvaluatorPool
+from kernelforge.evaluation.pool import RunPool
 from kernelforge.evaluation.stages.compile_stage import redact_hidden_failures
-from kernelforge.evaluation.stages.tuning import tune, winner
+from kernelforge.evaluation.stages.tuning import winner
 from kernelforge.prediction.correction import ModelErrors
 from kernelforge.records import (
     Attempt,
@@ -75,7 +80,7 @@ class TaskLoop:
         run: Run,
         task: Task,
         past: list[Attempt],
-        pool: EvaluatorPool,
+        pool: RunPool,
         store: Store,
         agents: TaskAgents,
         budget: TaskBudget,
@@ -407,7 +412,7 @@ class TaskLoop:
     def _tune(self, candidate: Candidate) -> tuple[TuneTrial, ...]:
         self._stage("tune")
         try:
-            return tune(self._evaluator, candidate, seed=self._seed(), stopped=self.budget.stopped)
+            return self._evaluator.tune(candidate, seed=self._seed(), stopped=self.budget.stopped)
         except DeviceError as error:
             # The candidate itself was evaluated, and that stands.
             self.pool.quarantine(self._evaluator.device, error)
@@ -494,7 +499,7 @@ class TaskLoop:
         self._switch_device()
         return EvaluationResult(infrastructure_failure(evaluator, candidate, str(failure)), None)
 
-    def _open_evaluator(self) -> Evaluator:
+    def _open_evaluator(self) -> CandidateEvaluator:
         """An evaluator of the task, which runs equal candidates once. Where its helper process fails another is tried,
         since a busy machine may do so.
 
@@ -548,7 +553,7 @@ class TaskLoop:
         return True
 
 
-def make_task_context(evaluator: Evaluator, language: LanguageChoice = "cuda") -> TaskContext:
+def make_task_context(evaluator: CandidateEvaluator, language: LanguageChoice = "cuda") -> TaskContext:
     """Context of a task for agents, without lessons."""
     task, facts = evaluator.task, evaluator.facts
     return TaskContext(
@@ -580,7 +585,7 @@ def select_lessons(lessons: Sequence[Lesson], families: Sequence[str]) -> tuple[
     return tuple(selected[:SHOWN])
 
 
-def infrastructure_failure(evaluator: Evaluator, candidate: Candidate, reason: str) -> Evaluation:
+def infrastructure_failure(evaluator: CandidateEvaluator, candidate: Candidate, reason: str) -> Evaluation:
     """The evaluation of a candidate that could not be judged, for a reason other than the candidate."""
     return Evaluation(
         candidate=candidate.hash,

@@ -9,13 +9,10 @@ The server decides what runs where and what is retried. An engine retries nothin
 
 from __future__ import annotations
 
-import asyncio
-import json
 import logging
-import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO, Literal, Protocol
+from typing import Literal, Protocol
 
 from pydantic import Field
 
@@ -260,53 +257,3 @@ def make_report(order: str, evaluation: Evaluation, profile: Profile | None, sec
     timing = evaluation.stage == "timing"
     fault = Fault(code="device" if timing else "unsupported", message=evaluation.reason, retryable=timing)
     return EvaluationReport(order=order, trouble=fault, worker_seconds=seconds)
-
-
-_LENGTH = struct.Struct("<I")
-MAX_FRAME_BYTES = 256 << 20
-"""Larger than any order or report; a longer frame is a bug."""
-
-
-def packed(data: dict[str, Any]) -> bytes:
-    """One frame as bytes.
-
-    Raises:
-        ValueError: it is too large.
-    """
-    text = json.dumps(data, separators=(",", ":")).encode()
-    if len(text) > MAX_FRAME_BYTES:
-        raise ValueError(f"a frame of {len(text)} bytes exceeds the limit of {MAX_FRAME_BYTES}")
-    return _LENGTH.pack(len(text)) + text
-
-
-def receive(frames: BinaryIO) -> dict[str, Any] | None:
-    """The next frame of a blocking socket's file; None if the other side has closed."""
-    try:
-        head = frames.read(_LENGTH.size)
-        if len(head) < _LENGTH.size:
-            return None
-        length = _length(head)
-        text = frames.read(length)
-    except ConnectionError:
-        return None
-    return _object(text) if len(text) == length else None
-
-
-async def read(reader: asyncio.StreamReader) -> dict[str, Any] | None:
-    """The next frame; None if the other side has closed."""
-    try:
-        return _object(await reader.readexactly(_length(await reader.readexactly(_LENGTH.size))))
-    except (asyncio.IncompleteReadError, ConnectionError):
-        return None
-
-
-def _length(head: bytes) -> int:
-    length: int = _LENGTH.unpack(head)[0]
-    if length > MAX_FRAME_BYTES:
-        raise ValueError(f"a frame of {length} bytes was announced; the limit is {MAX_FRAME_BYTES}")
-    return length
-
-
-def _object(text: bytes) -> dict[str, Any]:
-    data: dict[str, Any] = json.loads(text)
-    return data

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal, TypedDict, Unpack
 
 from kernelforge.devices.gpu_locks import parse_devices
+from kernelforge.devices.remote.address import parse_address, split_host
 from kernelforge.errors import KernelForgeError, UsageError
 from kernelforge.evaluation.stages.full_size_measured import check_measure
 from kernelforge.records import Fingerprint, MeasureSettings, Task
@@ -25,7 +26,14 @@ from kernelforge.workers.base import (
     WorkerDied,
 )
 from kernelforge.workers.roles import Target, WorkerSettings
-from kernelforge.workers.slot import OracleHostProcess, WorkerSlot, oracle_address, resolved_address
+from kernelforge.workers.slot import (
+    OracleHostProcess,
+    Worker,
+    WorkerHandle,
+    WorkerSlot,
+    oracle_address,
+    resolved_address,
+)
 
 
 class WorkerOptions(TypedDict, total=False):
@@ -231,11 +239,13 @@ many new replies a second as one (``benchmarks/vector_env.py --part vector``, 28
 
 
 class LocalEngine(WorkerPoolEngine):
-    """Workers of this machine.
+    """Workers of this machine, or of one other that ``ssh`` reaches.
 
     Args:
-        device: ``emulated:h100``; or GPUs, as in ``cuda`` (all of them) or ``cuda:0,cuda:1``: each is a slot.
-        slots: candidates evaluated at a time on an emulated device; None for the number of cores.
+        device: ``emulated:h100``; or GPUs, as in ``cuda`` (all of them) or ``cuda:0,cuda:1``: each is a slot. Or a
+            device of another machine, as in ``ssh://host/cuda:0``, whose slots and compile workers are there.
+        slots: candidates evaluated at a time on an emulated device; None for the number of cores, or for one on another
+            machine.
         compilers: compile workers; None for one per four cores, but at least one per two slots.
         options: ``threads`` are an equal share of the cores per slot by default.
 
@@ -250,8 +260,13 @@ class LocalEngine(WorkerPoolEngine):
         self, device: str, *, slots: int | None = None, compilers: int | None = None, **options: Unpack[WorkerOptions]
     ) -> None:
         names = parse_devices(device)
-        on_gpu = names[0].startswith("cuda:")
         cores = os.cpu_count() or 1
+        host, first = split_host(names[0])
+        self._address = parse_address(host)[0] if host else None
+        if self._address is not None:
+            # How many processors it has is not known here.
+            names, cores = (first,), 1
+        on_gpu = names[0].startswith("cuda:")
         if on_gpu and slots not in (None, len(names)):
             raise UsageError(
                 f"{device} has one slot per GPU, {len(names)} in all: concurrent runs would distort the times"
@@ -263,23 +278,28 @@ class LocalEngine(WorkerPoolEngine):
             counts={"slots": slots, "compilers": compilers},
             options=options,
         )
-        host_bytes, slot_bytes = kept_memory(_memory_bytes(), slot_count, on_gpu=on_gpu)
-        self.oracles = OracleHostProcess(
-            resolved_address(oracle_address()),
-            allow_unconfined=self._settings.allow_unconfined,
-            most_bytes=host_bytes,
-        )
-        """What the workers share."""
-        self._settings = self._settings.model_copy(update={"oracles": self.oracles.address, "warm_bytes": slot_bytes})
+        self.oracles: OracleHostProcess | None = None
+        """What the workers share; None on another machine, where each has its own."""
+        if self._address is None:
+            host_bytes, slot_bytes = kept_memory(_memory_bytes(), slot_count, on_gpu=on_gpu)
+            self.oracles = OracleHostProcess(
+                resolved_address(oracle_address()),
+                allow_unconfined=self._settings.allow_unconfined,
+                most_bytes=host_bytes,
+            )
+            shared = {"oracles": self.oracles.address, "warm_bytes": slot_bytes}
+            self._settings = self._settings.model_copy(update=shared)
         labels = names if on_gpu else [f"{names[0]}#{number + 1}" for number in range(slot_count)]
         for label in labels:
             settings = self._settings.model_copy(update={"device": label.partition("#")[0]})
-            self._worker_slots[label] = WorkerSlot(label, settings, self._change.set)
+            name = label if self._address is None else replace(self._address, python="").url(label)
+            self._worker_slots[name] = WorkerSlot(name, settings, self._change.set, self._start)
         count = compilers or max(cores // _CORES_PER_COMPILER, slot_count // _SLOTS_PER_COMPILER, 1)
         self._compilers = [f"compiler#{n + 1}" for n in range(count)]
 
     async def start(self) -> None:
-        self.oracles.open()
+        if self.oracles is not None:
+            self.oracles.open()
         for worker_slot in self._worker_slots.values():
             self._open(worker_slot)
         try:
@@ -288,14 +308,20 @@ class LocalEngine(WorkerPoolEngine):
             await self.close()
             raise
         settings = self._compile_settings(self._target)
-        self._compile_slots = {name: WorkerSlot(name, settings, self._compile_change.set) for name in self._compilers}
+        self._compile_slots = {
+            name: WorkerSlot(name, settings, self._compile_change.set, self._start) for name in self._compilers
+        }
         for compile_slot in self._compile_slots.values():
             self._open(compile_slot)
         self._change.set()
 
+    async def _start(self, name: str, settings: WorkerSettings) -> WorkerHandle:
+        return await Worker.start(name, settings, self._address)
+
     async def close(self) -> None:
         await super().close()
-        await self.oracles.close()
+        if self.oracles is not None:
+            await self.oracles.close()
 
     @property
     def preparing(self) -> int:

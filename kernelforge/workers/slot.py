@@ -20,11 +20,14 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from kernelforge import errors
+from kernelforge.devices.remote.address import HostAddress
+from kernelforge.devices.remote.relay import BEAT, BEAT_S
+from kernelforge.devices.remote.ssh import ConnectionEnded, greet, ssh_command, ssh_environment, why_ended
 from kernelforge.errors import EvaluationCancelled, KernelForgeError
 from kernelforge.sandbox.policy import import_path
+from kernelforge.utils.frames import error_from, packed, read
 from kernelforge.utils.tree_cleanup import remove_tree
-from kernelforge.workers.base import Slot, SlotState, WorkerDied, packed, read
+from kernelforge.workers.base import Slot, SlotState, WorkerDied
 from kernelforge.workers.roles import Target, WorkerSettings
 from kernelforge.workers.worker_main import CLOSING_S
 
@@ -42,6 +45,10 @@ _START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
     "from kernelforge.workers.worker_main import main; main(int(sys.argv[1]))"
 )
+
+
+_FAR_MODULE = "kernelforge.workers.worker_main"
+"""What another machine starts."""
 
 
 class WorkerHandle(ABC):
@@ -95,7 +102,7 @@ class WorkerHandle(ABC):
 
 
 class Worker(WorkerHandle):
-    """One worker process of this machine, created by :meth:`start`."""
+    """One worker process of this machine, or of one that ``ssh`` reaches, created by :meth:`start`."""
 
     def __init__(self, name: str, process: Process, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         super().__init__(name)
@@ -104,40 +111,61 @@ class Worker(WorkerHandle):
         self._writer = writer
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._tasks = [asyncio.create_task(self._log())]
+        self._beats: asyncio.Task[None] | None = None
         self._killed = False
 
     @classmethod
-    async def start(cls, name: str, settings: WorkerSettings) -> Worker:
+    async def start(cls, name: str, settings: WorkerSettings, address: HostAddress | None = None) -> Worker:
         """Start a worker and wait until it is warm.
+
+        Args:
+            name: of its slot.
+            settings: the worker's.
+            address: of another machine that it is to run on; the process here is then the client of ``ssh``.
 
         Raises:
             KernelForgeError: it does not start; the worker's own error type.
         """
         own_end, worker_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable, "-I", "-c", _START, str(worker_end.fileno()), json.dumps(import_path()),
-                env={variable: os.environ[variable] for variable in ENVIRONMENT if variable in os.environ},
-                pass_fds=[worker_end.fileno()],
-                stdin=DEVNULL,
-                stdout=DEVNULL,
-                stderr=PIPE,
-                cwd="/",
-                start_new_session=True,
-            )  # fmt: skip
+            if address is None:
+                process = await asyncio.create_subprocess_exec(
+                    sys.executable, "-I", "-c", _START, str(worker_end.fileno()), json.dumps(import_path()),
+                    env={variable: os.environ[variable] for variable in ENVIRONMENT if variable in os.environ},
+                    pass_fds=[worker_end.fileno()],
+                    stdin=DEVNULL,
+                    stdout=DEVNULL,
+                    stderr=PIPE,
+                    cwd="/",
+                    start_new_session=True,
+                )  # fmt: skip
+            else:
+                process = await asyncio.create_subprocess_exec(
+                    *ssh_command(address),
+                    env=ssh_environment(),
+                    stdin=worker_end.fileno(),
+                    stdout=worker_end.fileno(),
+                    stderr=PIPE,
+                    start_new_session=True,
+                )
         except OSError as error:
             own_end.close()
             raise KernelForgeError(f"worker {name} cannot be started: {error}") from error
         finally:
             worker_end.close()
         try:
+            if address is not None:
+                await cls._reach(process, own_end, settings, address)
             reader, writer = await asyncio.open_connection(sock=own_end)
         except BaseException:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
+            own_end.close()
             raise
         worker = cls(name, process, reader, writer)
+        if address is not None:
+            worker._beats = asyncio.create_task(worker._beat())
         try:
             await worker._greet(settings)
         except BaseException:
@@ -173,7 +201,32 @@ class Worker(WorkerHandle):
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
 
+    @staticmethod
+    async def _reach(
+        process: Process, connection: socket.socket, settings: WorkerSettings, address: HostAddress
+    ) -> None:
+        """Have another machine become the worker, whose frames follow on the connection.
+
+        Raises:
+            DeviceError: it cannot be reached, or lacks something.
+        """
+        on_gpu = settings.device.startswith("cuda")
+        try:
+            await asyncio.to_thread(greet, connection, address, _FAR_MODULE, gpu=on_gpu, tell=_LOG.warning)
+        except ConnectionEnded:
+            assert process.stderr is not None
+            messages = (await process.stderr.read()).decode(errors="replace")
+            raise why_ended(address, messages.splitlines()) from None
+
+    async def _beat(self) -> None:
+        """Tell the other machine that this side is there."""
+        while self.alive:
+            self._writer.write(BEAT)
+            await asyncio.sleep(BEAT_S)
+
     async def close(self) -> None:
+        if self._beats is not None:
+            self._beats.cancel()
         self._writer.close()
         try:
             async with asyncio.timeout(CLOSING_S + 1.0):
@@ -328,12 +381,6 @@ class OracleHostProcess:
             if self.process is not None and self.process.returncode is None:
                 self.process.kill()
                 await self.process.wait()
-
-
-def error_from(reply: dict[str, str]) -> KernelForgeError:
-    """The error in a worker's reply."""
-    kind = getattr(errors, reply["kind"], KernelForgeError)
-    return kind(reply["message"]) if issubclass(kind, KernelForgeError) else KernelForgeError(reply["message"])
 
 
 SETTLE_S = 3.0

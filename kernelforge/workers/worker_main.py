@@ -20,7 +20,8 @@ from typing import Any, BinaryIO
 from kernelforge.errors import EvaluationCancelled, KernelForgeError
 from kernelforge.records import Task
 from kernelforge.sandbox import syscalls
-from kernelforge.workers.base import EvaluationOrder, Prepared, packed, receive
+from kernelforge.utils.frames import error_frame, packed, receive
+from kernelforge.workers.base import EvaluationOrder, Prepared
 from kernelforge.workers.roles import CompileWorker, DeviceWorker, WorkerSettings
 
 CLOSING_S = 5.0
@@ -88,7 +89,7 @@ class _Server:
         except EvaluationCancelled:
             return {"interrupted": True}
         except KernelForgeError as error:
-            return {"error": {"kind": type(error).__name__, "message": str(error)}}
+            return {"error": error_frame(error)}
 
     def _execute(self, frame: dict[str, Any]) -> dict[str, Any]:
         if frame["op"] == "brief":
@@ -115,7 +116,7 @@ def main(fd: int) -> None:
     try:
         worker = CompileWorker.alone(settings) if settings.role == "cpu" else DeviceWorker(settings)
     except KernelForgeError as error:
-        sock.sendall(packed({"failed": {"kind": type(error).__name__, "message": str(error)}}))
+        sock.sendall(packed({"failed": error_frame(error)}))
         return
     with contextlib.closing(worker):
         sock.sendall(packed({"ready": worker.target.model_dump(mode="json")}))

@@ -6,6 +6,7 @@ from functools import partial
 
 from kernelforge.devices import check_device
 from kernelforge.devices.base import RunFailed
+from kernelforge.devices.remote.address import split_host
 from kernelforge.errors import SandboxError, TaskError, TimingError, UnsupportedError, UsageError
 from kernelforge.evaluation.oracle.client import DrawHandle
 from kernelforge.evaluation.stages.candidate_runs import POISONS, CandidateRuns
@@ -25,6 +26,7 @@ def check_measure(settings: MeasureSettings, device: str) -> MeasureSettings:
             device has no use for the sizes.
         DeviceError: there are no such figures.
     """
+    _, device = split_host(device)
     changed = settings.model_dump(exclude_defaults=True)
     # Full counters are what an emulated device always gives; its approximations are its own.
     for name in ("counters", "approx", "sizes"):

@@ -15,19 +15,19 @@ import math
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from kernelforge.candidate import parse_plan
-from kernelforge.devices.base import RunFailed, TuningTime
+from kernelforge.devices.base import Device, RunFailed, TuningTime
 from kernelforge.errors import SandboxError, TaskError
-from kernelforge.evaluation.evaluator import Evaluator
-from kernelforge.evaluation.oracle.client import DrawHandle
+from kernelforge.evaluation.oracle.client import DrawHandle, Oracle
 from kernelforge.evaluation.stages.candidate_runs import run_request, usual_limit_s
 from kernelforge.evaluation.stages.compile_stage import BuildState, StageFailed
 from kernelforge.evaluation.stages.full_size import PROFILE_POISON, WHOLE_DRAW_BYTES
 from kernelforge.evaluation.timing import tensor_bytes
-from kernelforge.records import Candidate, TuneTrial, content_hash
+from kernelforge.records import Candidate, Task, TaskFacts, TuneTrial, content_hash
 
 LEAST_GAIN = 0.02
 """By which part of the candidate's own time a combination must be faster to be worth an evaluation, and by which two
@@ -44,6 +44,19 @@ TUNING_SECONDS = 120.0
 no part. On an emulated device the number of combinations and the work of each are limits enough."""
 
 _LOST_GENERALITY = "the plan's assert refuses a hidden size that the candidate's own values support"
+
+
+class Preparing(Protocol):
+    """An evaluator, as far as tuning needs one."""
+
+    task: Task
+    oracle: Oracle
+    facts: TaskFacts
+    device: Device
+
+    def gpu_lock(self) -> AbstractContextManager[None]: ...
+
+    def prepare(self, candidate: Candidate, preparation: BuildState) -> None: ...
 
 
 @dataclass(eq=False)
@@ -78,7 +91,7 @@ class _Combination:
 
 
 def tune(
-    evaluator: Evaluator, candidate: Candidate, *, seed: int, stopped: Callable[[], bool] | None = None
+    evaluator: Preparing, candidate: Candidate, *, seed: int, stopped: Callable[[], bool] | None = None
 ) -> tuple[TuneTrial, ...]:
     """Rate every combination of a candidate's ``# tune:`` values by successive halving.
 
@@ -140,7 +153,7 @@ def _code(ptx: bytes, constants: Mapping[str, int]) -> bytes:
 
 class _SuccessiveHalving:
     def __init__(
-        self, evaluator: Evaluator, candidate: Candidate, own: _Combination, stopped: Callable[[], bool]
+        self, evaluator: Preparing, candidate: Candidate, own: _Combination, stopped: Callable[[], bool]
     ) -> None:
         self._evaluator = evaluator
         self._candidate = candidate

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple, Unpack
 
 from kernelforge.devices.gpu_locks import parse_devices
+from kernelforge.devices.remote.address import is_remote
 from kernelforge.errors import KernelForgeError, UsageError
 from kernelforge.workers.base import Health
 from kernelforge.workers.pool import WorkerOptions, WorkerPoolEngine, kept_memory
@@ -314,7 +315,7 @@ def _checked(device: str) -> str:
     """The device of every node.
 
     Raises:
-        UsageError: single GPUs were named.
+        UsageError: single GPUs were named, or one machine.
         DeviceError: there is no such device.
     """
     name = device.strip().lower()
@@ -325,6 +326,8 @@ def _checked(device: str) -> str:
             f"--device {device} names GPUs of one machine: with --engine ray give --device cuda, which is every GPU "
             "that the cluster's nodes were started with"
         )
+    if is_remote(device):
+        raise UsageError(f"--device {device} is one machine: leave --engine ray out, or --address names the cluster")
     return parse_devices(device)[0]
 
 

@@ -9,11 +9,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from kernelforge.errors import KernelForgeError
+from kernelforge.utils.frames import error_from
 from kernelforge.workers.base import WorkerDied
 from kernelforge.workers.ray.actor import WorkerActor
 from kernelforge.workers.ray.cluster import Cluster
 from kernelforge.workers.roles import Target, WorkerSettings
-from kernelforge.workers.slot import WorkerHandle, error_from
+from kernelforge.workers.slot import WorkerHandle
 from kernelforge.workers.worker_main import CLOSING_S
 
 PLACED_S = 330.0

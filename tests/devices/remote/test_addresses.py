@@ -1,0 +1,69 @@
+"""Addresses of devices on other machines are read strictly, and their hosts are never an option of ssh."""
+
+from __future__ import annotations
+
+import pytest
+
+from kernelforge.devices import check_device, make_device
+from kernelforge.devices.gpu_locks import parse_devices
+from kernelforge.devices.remote.address import HostAddress, parse_address, split_host
+from kernelforge.devices.remote.ssh import ssh_command, ssh_environment
+from kernelforge.errors import DeviceError, UsageError
+
+
+@pytest.mark.parametrize(
+    ("url", "address", "device"),
+    [
+        ("ssh://box", HostAddress("box"), "cuda:0"),
+        ("ssh://box@Box/cuda", HostAddress("Box", "box"), "cuda:0"),
+        ("ssh://me@box:2222/cuda:3", HostAddress("box", "me", 2222), "cuda:3"),
+        ("ssh://box/emulated", HostAddress("box"), "emulated:h100"),
+        ("ssh://[::1]:22/emulated:a100", HostAddress("::1", port=22), "emulated:a100"),
+        ("ssh://box/cuda:0?python=/opt/own/bin/python", HostAddress("box", python="/opt/own/bin/python"), "cuda:0"),
+    ],
+)
+def test_an_address_names_a_machine_and_a_device(url: str, address: HostAddress, device: str) -> None:
+    assert parse_address(url) == (address, device)
+    assert parse_address(address.url(device)) == (address, device)
+    assert split_host(url) == (address.url(), device)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "ssh://",
+        "ssh://-oProxyCommand=id/cuda:0",
+        "ssh://-l@box/cuda:0",
+        "ssh://me:secret@box/cuda:0",
+        "ssh://box:port/cuda:0",
+        "ssh://box/cuda:0,cuda:1",
+        "ssh://box/emulated:../own.toml",
+        "ssh://box/cuda:0?python=python3",
+        "ssh://box/cuda:0?pyhton=/usr/bin/python3",
+        "ssh://box;id/cuda:0",
+    ],
+)
+def test_what_is_no_address_is_refused(url: str) -> None:
+    with pytest.raises(UsageError, match="ssh://"):
+        parse_address(url)
+
+
+def test_a_device_there_needs_no_such_device_here() -> None:
+    assert parse_devices("ssh://box/cuda:7") == ("ssh://box/cuda:7",)
+    assert check_device("SSH://box/emulated") == "ssh://box/emulated:h100"
+    with pytest.raises(DeviceError, match="h100"):
+        check_device("ssh://box/emulated:h1000")
+
+
+def test_the_client_asks_nothing_and_gets_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "canary")
+    assert "canary" not in ssh_environment().values()
+    command = ssh_command(HostAddress("box", "me", 2222))
+    assert "BatchMode=yes" in command
+    assert command[command.index("-p") + 1] == "2222"
+    assert command[-3:-1] == ["--", "me@box"]
+
+
+def test_a_command_that_does_not_reach_other_machines_says_so() -> None:
+    with pytest.raises(UsageError, match="start it there, with ssh"):
+        make_device("ssh://box/cuda:0")

@@ -1,0 +1,146 @@
+"""A run on a device of another machine: the same results, nothing lost by a cut, nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernelforge.errors import DeviceError
+from kernelforge.evaluation.remote.pool import RemotePool
+from kernelforge.records import Attempt, RunState
+from kernelforge.run import Event, StopSignal
+from tests.run.run_helpers import open_store, quick_config, run_in
+from tests.support.ssh_host import SshHost, reachable_host
+from tests.workers.engine_orders import all_gone, family_of, running
+
+pytestmark = pytest.mark.slow
+
+CANARY = "canary-of-a-key"
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshHost]:
+    with pytest.MonkeyPatch.context() as patch, reachable_host(tmp_path_factory.mktemp("host")) as there:
+        patch.setenv("OPENAI_API_KEY", CANARY)
+        yield there
+
+
+def results(folder: Path) -> list[dict[str, Any]]:
+    """All that a run found out, but for times and what names the run."""
+
+    def attempt(each: Attempt) -> dict[str, Any]:
+        plain = each.model_dump(mode="json", include={"task", "number", "candidate", "profile", "trials", "reward"})
+        apart: Any = {"seconds": True, "build": {"seconds", "cached"}}
+        return plain | {"evaluation": each.evaluation.model_dump(mode="json", exclude=apart)}
+
+    with open_store(folder) as store:
+        return [attempt(each) for each in store.attempts(store.run("latest").id)]
+
+
+def clients() -> set[int]:
+    """This process's own children that are clients of ssh."""
+    own = family_of(os.getpid()) - {os.getpid()}
+    return {pid for pid in running(own) if b"BatchMode=yes" in Path(f"/proc/{pid}/cmdline").read_bytes()}
+
+
+@pytest.fixture(scope="module")
+def local(host: SshHost, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("local")
+    run_in(folder, quick_config(tasks=("swish",), jobs=1, device="emulated:h100"))
+    host.take_machine_code()
+    return results(folder)
+
+
+def test_a_run_there_equals_one_here_and_survives_a_cut(
+    host: SshHost, tmp_path: Path, local: list[dict[str, Any]]
+) -> None:
+    started, cuts, seen = len(host.pids), list[int](), set[int]()
+
+    def cut(event: Event, stop: StopSignal) -> None:
+        if event.kind == "stage" and event.stage == "evaluate":
+            seen.update(family_of(host.pids[-1]))
+            if event.round == 1:
+                for client in clients():
+                    os.kill(client, signal.SIGKILL)
+                    cuts.append(event.round)
+
+    config = quick_config(tasks=("swish",), jobs=1, device=host.url(python=sys.executable))
+    assert (config.host.partition("?")[0], config.device) == (host.url("").rstrip("/"), "emulated:h100")
+
+    run = run_in(tmp_path, config, cut)
+
+    assert run.state is RunState.FINISHED
+    assert cuts == [1]
+    assert len(host.pids) == started + 2
+    assert results(tmp_path) == local
+    assert len(local) >= 3
+    assert all_gone(seen | set(host.pids))
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("key", "host key is not known here: connect once with `ssh -p"),
+        ("port", "refused"),
+        ("python", "no python3 on the path"),
+        ("gpu", "cuda:7"),
+        ("environment", "there is no program /nowhere/python there"),
+        ("index", "packages cannot be installed there .or name an environment"),
+    ],
+)
+def test_a_machine_that_cannot_be_used_is_one_sentence(
+    host: SshHost, fault: str, message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    url = host.url(python=sys.executable)
+    if fault == "key":
+        keys = (host.folder / "known_hosts").read_text()
+        host.forget_key()
+    elif fault == "port":
+        url = url.replace(f":{host.port}", ":1")
+    elif fault == "python":
+        monkeypatch.setattr(host, "search_path", str(tmp_path))
+    elif fault == "gpu":
+        url = host.url("cuda:7", python=sys.executable)
+    elif fault == "environment":
+        url = host.url(python="/nowhere/python")
+    else:
+        url = host.url()
+    try:
+        with pytest.raises(DeviceError, match=message) as refused:
+            RemotePool(url)
+    finally:
+        if fault == "key":
+            (host.folder / "known_hosts").write_text(keys)
+    assert "\n" not in str(refused.value)
+    assert all_gone(set(host.pids))
+
+
+def test_nothing_is_left_there_when_this_side_is_killed(host: SshHost, tmp_path: Path) -> None:
+    program = f"""
+        import time
+        from kernelforge.evaluation.remote.pool import RemotePool
+        from kernelforge.tasks import load_task
+        pool = RemotePool({host.url(python=sys.executable)!r})
+        evaluator = pool.evaluator(load_task("core/swish"))
+        print("ready", flush=True)
+        time.sleep(600)
+    """
+    with subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(program)], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        there = family_of(host.pids[-1])
+        surroundings = b"".join(Path(f"/proc/{pid}/environ").read_bytes() for pid in there)
+        process.kill()
+    assert len(there) > 2
+    assert CANARY.encode() not in surroundings
+    assert all_gone(there)

@@ -1,0 +1,70 @@
+"""Slots on another machine: their verdicts come back, a cut replaces the worker, and nothing is left there."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from kernelforge.errors import DeviceError, UsageError
+from kernelforge.records import Verdict
+from kernelforge.workers.base import Prepared, WorkerDied
+from kernelforge.workers.pool import LocalEngine
+from kernelforge.workers.ray.engine import RayEngine
+from kernelforge.workers.slot import Worker
+from tests.support.ssh_host import reachable_host
+from tests.workers.engine_orders import WRONG, all_gone, family_of, idle_slot, order, slow_run, until
+
+pytestmark = pytest.mark.slow
+
+
+async def test_a_slot_there_evaluates_and_is_replaced_after_a_cut(tmp_path: Path) -> None:
+    with reachable_host(tmp_path) as host:
+        host.take_machine_code()
+        engine = LocalEngine(host.url(python=sys.executable), compilers=1)
+        [slot] = engine.slots()
+        assert slot.name == f"ssh://tester@127.0.0.1:{host.port}/emulated:h100#1"
+        await engine.start()
+        try:
+            assert engine.fingerprint.device == "emulated:h100"
+            wrong = order(WRONG)
+            prepared = await engine.prepare(wrong)
+            assert isinstance(prepared, Prepared)
+            report = await engine.evaluate(wrong, (await idle_slot(engine)).name)
+            assert report.evaluation is not None
+            assert report.evaluation.verdict is Verdict.WRONG
+            assert report.evaluation.build is not None
+            assert report.evaluation.build.cached
+
+            worker = engine._worker_slots[slot.name].worker
+            assert isinstance(worker, Worker)
+            there = set.union(*(family_of(pid) for pid in host.pids))
+            lost = asyncio.ensure_future(engine.evaluate(slow_run(), slot.name))
+            await until(lambda: engine.slots()[0].state == "busy")
+            os.kill(worker.pid, signal.SIGKILL)
+            with pytest.raises(WorkerDied):
+                await lost
+            report = await engine.evaluate(order(), (await idle_slot(engine)).name)
+            assert report.evaluation is not None
+            assert report.evaluation.verdict is Verdict.OK
+            there |= set.union(*(family_of(pid) for pid in host.pids))
+        finally:
+            await engine.close()
+        assert len(there) > 4
+        assert all_gone(there)
+
+
+async def test_an_engine_whose_machine_refuses_says_why(tmp_path: Path) -> None:
+    with reachable_host(tmp_path) as host:
+        host.forget_key()
+        with pytest.raises(DeviceError, match="connect once with"):
+            await LocalEngine(host.url(python=sys.executable)).start()
+
+
+def test_a_cluster_has_its_own_machines() -> None:
+    with pytest.raises(UsageError, match="leave --engine ray out"):
+        RayEngine("ssh://box/cuda:0", address=None)
