@@ -111,16 +111,14 @@ def check(
     jobs: JobsOption = 1,
     timeout: Annotated[
         float | None,
-        typer.Option(
-            "--timeout", metavar="SECONDS", min=1, help="Longest wait for any answer; else 60, and 600 for later ones."
-        ),
+        typer.Option("--timeout", metavar="SECONDS", min=1, help="Longest wait for any answer of a reference."),
     ] = None,
     allow_unconfined: UnconfinedOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Check that tasks can be judged: torch passes, trivial answers fail. Leaves with 1 if one cannot."""
     from kernelforge.evaluation.oracle.client import Oracle
-    from kernelforge.evaluation.suite_checks import FIRST_ANSWERS_S, LATER_ANSWERS_S, check_suite
+    from kernelforge.evaluation.suite_checks import ANSWER_CPU_S, FIRST_ANSWERS_S, LATER_ANSWERS_S, check_suite
     from kernelforge.report.terminal import admission_line
     from kernelforge.report.views.suite import admission_view
 
@@ -132,7 +130,12 @@ def check(
     with oracle_zygote(allow_unconfined) as zygote:
         admissions = check_suite(
             [checked for _, checked in selection.tasks],
-            lambda checked: Oracle(zygote, checked, reply_s=timeout or FIRST_ANSWERS_S),
+            lambda checked: Oracle(
+                zygote,
+                checked,
+                reply_s=timeout or FIRST_ANSWERS_S,
+                answer_cpu_s=ANSWER_CPU_S if timeout is None else None,
+            ),
             jobs=jobs,
             then_s=timeout or LATER_ANSWERS_S,
         )

@@ -220,6 +220,9 @@ class Limits:
     idle_s: float | None = None
     """Seconds without CPU time after which a child whose reply is awaited hangs, and the parent kills it; None for as
     long as ``wall_s``."""
+    answer_cpu_s: float | None = None
+    """CPU time for one reply, after which the parent kills the child; None for as much as there is in ``wall_s``. On a
+    busy machine it is no less, as ``wall_s`` is."""
     cpu_s: float = 60.0
     """CPU time of the child, all threads together; rounded up to seconds."""
     memory_bytes: int = 2 << 30

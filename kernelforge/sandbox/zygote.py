@@ -39,7 +39,9 @@ _WARM_UP_S, _SPAWN_S = 1800.0, 300.0
 _MAX_JSON_BYTES = 16 << 20
 _MAX_TRACE = 8000
 _LOOKS = 12
-"""At a child's CPU time, in the time after which it counts as hanging."""
+"""At a child's CPU time, in the time after which it counts as hanging, or else in a minute."""
+_LOOK_S = 60.0
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class ZygoteProcess:
@@ -325,17 +327,17 @@ class Child:
         if self._over:
             raise self._died()
         wait = self.limits.wall_s if timeout_s is None else timeout_s
-        self._waited_for, idle = True, False
+        self._waited_for, over = True, ""
         try:
             cap = self.limits.reply_bytes
             self.channel.max_blob_bytes = cap if reply_bytes is None else min(cap, reply_bytes)
             self.channel.send(data, blobs, timeout_s=wait)
             until = time.monotonic() + wait
-            idle = self._idles(until)
-            frame = self.channel.receive(timeout_s=0.0 if idle else until - time.monotonic())
+            over = self._await_reply(until)
+            frame = self.channel.receive(timeout_s=0.0 if over else until - time.monotonic())
         except ChildTimeout as error:
             self.kill()
-            how = f"used no processor for {self.limits.idle_s:g} s" if idle else f"gave no answer in {wait:g} s"
+            how = over or f"gave no answer in {wait:g} s"
             raise ChildTimeout(f"the {self.role} child {how} and was killed") from error
         except ChildDied as error:
             raise self._died() from error
@@ -349,27 +351,30 @@ class Child:
             raise self._died(str(frame.data["crash"]))
         return frame
 
-    def _idles(self, until: float) -> bool:
-        """Wait for the beginning of a reply; True if the child hangs by :attr:`Limits.idle_s` before that."""
-        idle_s = self.limits.idle_s
-        if idle_s is None:
-            return False
+    def _await_reply(self, until: float) -> str:
+        """Wait for the beginning of a reply, at most ``until``, or as long as the limits of CPU time allow: then what
+        the child did is returned."""
+        idle_s, most_s = self.limits.idle_s, self.limits.answer_cpu_s
+        if idle_s is None and most_s is None:
+            return ""
         proc = open_proc()
         try:
-            used: int | None = None
+            first = used = tree_cpu_ticks(self.pid, proc)
             since = time.monotonic()
-            while not self.channel.has_data(min(idle_s / _LOOKS, until - time.monotonic())):
+            while not self.channel.has_data(min((idle_s or _LOOK_S) / _LOOKS, until - time.monotonic())):
                 before, used = used, tree_cpu_ticks(self.pid, proc)
                 now = time.monotonic()
                 if now >= until:
-                    return False
+                    return ""
                 if used is None or used != before:
                     since = now
-                elif now - since >= idle_s:
-                    return True
+                elif idle_s is not None and now - since >= idle_s:
+                    return f"used no processor for {idle_s:g} s"
+                if most_s is not None and used is not None and used - (first or 0) > most_s * _TICKS_PER_S:
+                    return f"gave no answer in {most_s:g} s of CPU time"
         finally:
             os.close(proc)
-        return False
+        return ""
 
     def memory_bytes(self) -> int:
         """Resident memory of the child and its processes, including pages shared with its zygote; 0 after its end."""

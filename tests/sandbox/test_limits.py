@@ -69,6 +69,13 @@ def test_a_child_that_does_not_work_on_its_answer_is_killed_before_the_wall_limi
             child.call({"act": "spin"})
 
 
+def test_an_answer_has_a_limit_of_cpu_time_for_itself(zygote):
+    with zygote.spawn(replace(LIMITS, answer_cpu_s=0.5, idle_s=2.0)) as child:
+        assert child.call({"act": "echo"}).data["reply"] == []
+        with pytest.raises(ChildTimeout, match=r"gave no answer in 0\.5 s of CPU time and was killed"):
+            child.call({"act": "spin"})
+
+
 def test_a_disk_fill_dies_of_disk(child, act):
     with pytest.raises(ChildDied, match="out of temporary space"):
         act("fill_tmp")

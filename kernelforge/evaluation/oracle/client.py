@@ -190,6 +190,7 @@ class Oracle(Closing):
         device: where the reference runs: ``cpu``, or ``cuda:0`` in a zygote of role ``gpu-oracle``. Torch's own error
             is then measured there, and baselines can be timed.
         reply_s: longest wait for one answer, in seconds; a reference that hangs is ended then.
+        answer_cpu_s: most CPU time of one answer, in seconds, where the reference runs on ``cpu``.
         memory_bytes: what the child may take of the host, where the reference runs on ``cpu``.
         cached: what earlier oracles of the task found out on this device; it takes in what this one finds.
 
@@ -206,6 +207,7 @@ class Oracle(Closing):
         threads: int = 1,
         device: str = "cpu",
         reply_s: float = REPLY_S,
+        answer_cpu_s: float | None = None,
         memory_bytes: int = MEMORY_BYTES,
         cached: OracleFacts | None = None,
     ) -> None:
@@ -216,6 +218,7 @@ class Oracle(Closing):
         self._threads = threads
         self.reply_s = reply_s
         """Longest wait for one answer, in seconds; for the next answers it may be changed."""
+        self._answer_cpu_s = answer_cpu_s
         self._memory_bytes = memory_bytes
         self._fatal: dict[str, str] = {}
         """Baselines that ended the child, and how: not tried again."""
@@ -593,7 +596,7 @@ class Oracle(Closing):
             wall_s=self.reply_s, cpu_s=_CPU_S, memory_bytes=self._memory_bytes, processes=2 * max(self._threads, 1)
         )
         if self.device == "cpu":
-            limits = replace(limits, idle_s=IDLE_S)
+            limits = replace(limits, idle_s=IDLE_S, answer_cpu_s=self._answer_cpu_s)
         else:
             limits = replace(limits, memory_bytes=_HOST_BYTES, tmp_bytes=_GPU_TMP_BYTES, file_bytes=_GPU_FILE_BYTES)
         self._child = child = self._zygote.spawn(limits)
