@@ -336,6 +336,7 @@ class AsyncClient(ClientBase[AsyncTransport]):
         kind: PromptKindName = "refine",
         options: dict[str, Any] | None = None,
         sizes: Literal["all", "train"] | None = None,
+        start: str | None = None,
     ) -> AsyncConversation:
         """Begin a conversation about a task; the arguments are fields of
         :class:`~kernelforge.client.models.SessionRequest`."""
@@ -345,6 +346,8 @@ class AsyncClient(ClientBase[AsyncTransport]):
             fields |= {"kind": kind, "options": options or {}}
         if sizes is not None:
             fields["sizes"] = sizes
+        if start is not None:
+            fields["start"] = start
         request = checked(SessionRequest, fields)
         return AsyncConversation(self, await self._ask(calls.open_session(request)))
 

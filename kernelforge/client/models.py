@@ -633,6 +633,9 @@ class SessionRequest(_Request):
     """Strategy that writes the prompts. ``contrast`` and ``fsr`` also know the run's exemplars."""
     options: PromptOptions = Field(default={}, max_length=16)
     """Options of that strategy."""
+    start: str | None = Field(default=None, min_length=1, max_length=MAX_COMPLETION_CHARS)
+    """Completion with a kernel to begin with: it is evaluated before the first prompt, which revises it, and is no
+    turn. Such a conversation is shown no exemplars of the run."""
 
 
 class TurnRequest(_Request):
@@ -672,6 +675,8 @@ class Session(_Answer):
     user: str = ""
     """Its other part, the request."""
     turns: list[Turn] = []
+    start: RewardResult | None = None
+    """Result of the kernel that it began with."""
     max_turns: int
     discount: float
     done: bool

@@ -333,6 +333,7 @@ class Client(ClientBase[SyncTransport]):
         kind: PromptKindName = "refine",
         options: dict[str, Any] | None = None,
         sizes: Literal["all", "train"] | None = None,
+        start: str | None = None,
     ) -> Conversation:
         """Begin a conversation about a task; the arguments are fields of
         :class:`~kernelforge.client.models.SessionRequest`."""
@@ -342,6 +343,8 @@ class Client(ClientBase[SyncTransport]):
             fields |= {"kind": kind, "options": options or {}}
         if sizes is not None:
             fields["sizes"] = sizes
+        if start is not None:
+            fields["start"] = start
         request = checked(SessionRequest, fields)
         return Conversation(self, self._ask(calls.open_session(request)))
 

@@ -7,6 +7,7 @@ continues, and an identical request joins it or gets its answer.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -32,7 +33,7 @@ from kernelforge.client.models import (
 )
 from kernelforge.errors import StoreError, UsageError
 from kernelforge.evaluation.stages.compile_stage import redact_hidden_failures
-from kernelforge.records import Attempt, Candidate, CheckedSizes, Reward, Task
+from kernelforge.records import Attempt, Candidate, CheckedSizes, Reward, StartOrigin, Task
 from kernelforge.rewards import Context, discounted_returns
 from kernelforge.search import score
 from kernelforge.server.base import Caller, RequestRejected, utc_seconds
@@ -43,6 +44,7 @@ from kernelforge.server.jobs.service import JobService
 from kernelforge.server.sessions.experiences import ExperienceStore
 from kernelforge.server.sessions.store import SessionRow, SessionStore, TurnRow
 from kernelforge.server.sessions.turns import (
+    FirstTurn,
     Method,
     PendingTurn,
     StrategyPrompt,
@@ -128,17 +130,59 @@ class Sessions:
         await self._sweep()
         policy = policy_name(request.policy or self._service.default_policy)
         context = await self._service.task_context(task)
-        method, exemplars = _method(request), await self._exemplars(request.kind, caller.name, request.run_id, task)
+        method, exemplars = _method(request), await self._exemplars_of(request, caller.name, task)
         session = secrets.token_hex(12)
-        first = await self._in_thread(
-            lambda: next_turn(context, (), request.turns, method=method, exemplars=exemplars, seed=session)
+        start, result = await self._evaluated_start(session, request, reference, policy, caller)
+        past = [] if start is None else [start]
+        following = await self._in_thread(
+            lambda: next_turn(context, past, request.turns, method=method, exemplars=exemplars, seed=session)
         )
+        first = FirstTurn(**following.__dict__, start=start, result=result)
         row = SessionRow(session, caller.name, reference, task.digest, policy, request, first)
         unused = utc_seconds() - self._spared_s
         if not await self._in_thread(lambda: self._store.add(row, self._limit, unused, tuple(self._running))):
             message = f"{self._limit:,} sessions are in use; delete those that are done"
             raise RequestRejected(429, "too_many_sessions", message, retry_after_s=10)
         return _session(row, [])
+
+    async def _evaluated_start(
+        self, session: str, request: SessionRequest, reference: str, policy: str, caller: Caller
+    ) -> tuple[Attempt | None, RewardResult | None]:
+        """The kernel that a session is started from, as its attempt 0, with its result; None where it has none.
+
+        Raises:
+            RequestRejected: 422: the text holds no candidate; 503, 504: infrastructure failure.
+        """
+        if request.start is None:
+            return None, None
+        candidate = await self._service.candidate(reference, request.start)
+        if candidate is None:
+            message = "the start holds no candidate: send a reply with device code and a launch plan"
+            raise RequestRejected(422, "invalid", message)
+        started = utc_seconds()
+        job = await self._service.score(
+            JobRequest(
+                task=reference,
+                completion=request.start,
+                policy=policy,
+                run_id=request.run_id,
+                policy_version=request.policy_version,
+                profile=True,
+                sizes=request.sizes,
+                tag=f"session/{session}/start",
+            ),
+            caller,
+            timeout_s=TURN_S,
+            turn=True,
+        )
+        stored = self._evaluated(job, candidate, request.sizes)
+        evaluation = redact_hidden_failures(stored.evaluation, ())
+        result = job.result
+        assert result is not None
+        reward = Reward(policy=result.policy, value=result.trained_reward, components={})
+        origin = StartOrigin(digest=hashlib.sha256(request.start.encode()).hexdigest(), converted=result.converted)
+        start = attempt_of(session, origin, candidate, evaluation, stored.profile, reward, (), started)
+        return start, result
 
     async def first_prompt(self, reference: str) -> str:
         """The first prompt about a task.
@@ -158,7 +202,7 @@ class Sessions:
         """
         reference, task = self._service.find_task(request.task)
         context = await self._service.task_context(task)
-        method, exemplars = _method(request), await self._exemplars("contrast", caller.name, request.run_id, task)
+        method, exemplars = _method(request), await self._exemplars(caller.name, request.run_id, task)
         seed = secrets.randbelow(2**53) if request.seed is None else request.seed
         drawn = await self._in_thread(
             lambda: independent_prompts(context, exemplars, method, request.count, f"{task.digest}/{seed}")
@@ -171,10 +215,13 @@ class Sessions:
             prompts=[_drawn(item) for item in drawn],
         )
 
-    async def _exemplars(self, kind: str, owner: str, run_id: str, task: Task) -> list[Attempt]:
-        """Exemplars of a run for a kind of prompts; a conversation of ``refine`` goes by itself."""
-        if kind == "refine":
+    async def _exemplars_of(self, request: SessionRequest, owner: str, task: Task) -> list[Attempt]:
+        """Exemplars of a run for a conversation; one of ``refine``, and one with a start, goes by itself."""
+        if request.kind == "refine" or request.start is not None:
             return []
+        return await self._exemplars(owner, request.run_id, task)
+
+    async def _exemplars(self, owner: str, run_id: str, task: Task) -> list[Attempt]:
         try:
             return await self._service.exemplars(owner, run_id, task)
         except StoreError as error:
@@ -304,7 +351,7 @@ class Sessions:
         )
         candidate = await self._service.candidate(row.task, request.completion)
         stored = self._evaluated(job, candidate, row.request.sizes)
-        earlier = [item.attempt for item in turns]
+        earlier = row.attempts(turns)
         shown_evaluation = redact_hidden_failures(stored.evaluation, [attempt.evaluation for attempt in earlier])
         stored = replace(stored, evaluation=shown_evaluation)
         assert job.result is not None
@@ -316,7 +363,7 @@ class Sessions:
         _, task = self._service.find_task(row.task)
         context = await self._service.task_context(task)
         method = _method(row.request)
-        exemplars = await self._exemplars(row.request.kind, row.owner, row.request.run_id, task)
+        exemplars = await self._exemplars_of(row.request, row.owner, task)
 
         def store_turn() -> TurnRow:
             value = result.trained_reward
@@ -486,6 +533,7 @@ def _session(row: SessionRow, turns: list[TurnRow]) -> Session:
         system=row.first.prompt[: row.first.stable].strip(),
         user=row.first.prompt[row.first.stable :],
         turns=[item.turn for item in turns],
+        start=row.first.result,
         max_turns=row.request.turns,
         discount=row.request.discount,
         done=(turns[-1].next if turns else row.first).asked is None,

@@ -18,7 +18,7 @@ from kernelforge.records import Attempt
 from kernelforge.server.base import DATABASE_NAME, utc_seconds
 from kernelforge.server.jobs.job_store import EXPERIENCES, SERVER
 from kernelforge.server.jobs.results import with_own
-from kernelforge.server.sessions.turns import NextTurn
+from kernelforge.server.sessions.turns import FirstTurn, NextTurn
 from kernelforge.store.database import Database, readable
 
 _BUSY_MS = 10_000
@@ -73,7 +73,11 @@ class SessionRow:
     policy: str
     """Reward policy of its turns."""
     request: SessionRequest
-    first: NextTurn
+    first: FirstTurn
+
+    def attempts(self, turns: Sequence[TurnRow]) -> list[Attempt]:
+        """Its attempts: the start, if it has one, and those of its turns."""
+        return [*([] if self.first.start is None else [self.first.start]), *(turn.attempt for turn in turns)]
 
 
 @dataclass(frozen=True)
@@ -163,7 +167,7 @@ class SessionStore:
             return None
         name, owner, task, digest, policy, request, first = columns
         with readable(self._path, f"session {session}"):
-            parsed = SessionRequest.model_validate_json(request), NextTurn.model_validate_json(first)
+            parsed = SessionRequest.model_validate_json(request), FirstTurn.model_validate_json(first)
             row = SessionRow(name, owner, task, digest, policy, *parsed)
             rows = [
                 TurnRow(

@@ -27,9 +27,20 @@ from kernelforge.agents.prompting.text import fenced
 from kernelforge.agents.prompts import coder_prompt
 from kernelforge.client.models import PromptKindName, RewardResult
 from kernelforge.llm.base import Prompt
-from kernelforge.records import Attempt, Candidate, Evaluation, Finding, Operator, Profile, Record, Reward, Verdict
+from kernelforge.records import (
+    Attempt,
+    Candidate,
+    Evaluation,
+    Finding,
+    Operator,
+    Profile,
+    Record,
+    Reward,
+    StartOrigin,
+    Verdict,
+)
 from kernelforge.search import STRATEGIES, Proposal, Strategy
-from kernelforge.search.base import best_scoring
+from kernelforge.search.base import best_scoring, is_step
 from kernelforge.server.base import utc_seconds
 
 CODER = "session"
@@ -60,6 +71,15 @@ class NextTurn(Record):
     prompt: str = ""
     stable: int = 0
     """Characters at the beginning of the prompt that are the same for all requests about the task."""
+
+
+class FirstTurn(NextTurn):
+    """The first request and prompt of a session."""
+
+    start: Attempt | None = None
+    """The kernel that the session was started from."""
+    result: RewardResult | None = None
+    """Its result."""
 
 
 class Method(NamedTuple):
@@ -114,7 +134,7 @@ def next_turn(
         dialogue: whether the model still has the earlier turns before it: only the first prompt is whole then.
         result: of the last attempt, whose notes about a ``ModelNew`` end the prompt.
     """
-    if len(attempts) >= turns:
+    if sum(map(is_step, attempts)) >= turns:
         return NextTurn(asked=None)
     own = {attempt.evaluation.candidate for attempt in attempts}
     others = [other for other in exemplars if method.kind != "refine" and other.evaluation.candidate not in own]
@@ -197,6 +217,8 @@ def _joined(exemplars: Sequence[Attempt], attempts: Sequence[Attempt]) -> list[A
     def renumbered(number: int, attempt: Attempt) -> Attempt:
         parent = names.get(attempt.parent or "")
         origin = {"parent": parent} if parent is not None else {"parent": None, "operator": Operator.SEED}
+        if attempt.operator is Operator.START:
+            origin = {}
         changes = {"id": names[attempt.id], "number": number, "accepted": attempt is best}
         return attempt.model_copy(update={**changes, **origin})
 
@@ -205,7 +227,7 @@ def _joined(exemplars: Sequence[Attempt], attempts: Sequence[Attempt]) -> list[A
 
 def attempt_of(
     session: str,
-    pending: PendingTurn,
+    pending: PendingTurn | StartOrigin,
     candidate: Candidate | None,
     evaluation: Evaluation,
     profile: Profile | None,
@@ -216,27 +238,32 @@ def attempt_of(
     """The attempt of an evaluated turn, accepted as the best under the same rule as in a run.
 
     Args:
+        pending: what was requested; of a start, where it comes from.
         candidate: None if the completion held none.
         started: time of submission, in UTC seconds since 1970.
     """
-    parent = None if pending.parent is None else earlier[pending.parent].id
-    if parent is None and pending.examples:
-        parent = pending.examples[0]
+    parent: str | None = None
+    details: dict[str, Any] = {}
+    if isinstance(pending, StartOrigin):
+        operator, details = Operator.START, {"start": pending}
+    else:
+        operator, parent = pending.operator, None if pending.parent is None else earlier[pending.parent].id
+        if parent is None and pending.examples:
+            parent = pending.examples[0]
+        details = {"inspirations": pending.examples, "technique": pending.technique, "finding": pending.finding}
+        details["coder"] = CODER
     return make_attempt(
         earlier,
         candidate,
         evaluation,
         run=session,
         task=evaluation.task,
-        operator=pending.operator,
+        operator=operator,
         parent=parent,
-        inspirations=pending.examples,
-        technique=pending.technique,
         reward=reward,
         started=datetime.fromtimestamp(started, UTC),
         seconds=max(0.0, utc_seconds() - started),
         series=session,
-        coder=CODER,
-        finding=pending.finding,
         profile=profile if evaluation.verdict is Verdict.OK else None,
+        **details,
     )

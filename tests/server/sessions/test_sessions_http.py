@@ -467,3 +467,34 @@ async def test_a_turn_whose_reward_is_withheld_is_a_turn(tmp_path: Path, decisio
         assert (result["outcome"], after["returns"]) == ("scored", [result["reward"]])
         assert result["reward"] > 0
         assert [sample.reward for sample in samples] == [result["reward"]]
+
+
+async def test_a_session_begins_with_a_kernel_that_its_first_prompt_revises(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        session = await server.open(turns=2, start=completion("WRONG"))
+        assert session["start"]["verdict"] == "WRONG"
+        assert "# Request: repair a candidate" in session["prompt"]
+        assert parse_reply(completion("WRONG")).source in session["prompt"]
+        assert (session["turns"], session["done"], session["returns"]) == ([], False, [])
+        first = (await server.turn(session["id"], completion("4194304"), 1)).json()
+        assert (first["number"], first["result"]["verdict"], first["best"]) == (1, "OK", True)
+        assert "your reply in turn 1" in first["observation"]
+        refused = await server.client.post("/v1/sessions", json={"task": "core/softmax", "start": "no kernel"})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (422, "invalid")
+    async with serving(tmp_path) as server:
+        last = (await server.turn(session["id"], completion("WRONG"), 2)).json()
+        after = (await server.client.get(f"/v1/sessions/{session['id']}")).json()
+    assert last["observation"] == ""
+    assert (after["done"], len(after["turns"]), len(after["returns"])) == (True, 2, 2)
+    assert after["start"] == session["start"]
+
+
+@pytest.mark.parametrize("kind", ["refine", "contrast", "fsr"])
+async def test_every_kind_of_prompts_begins_with_the_start(kind: str, tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        for text in ("4194304", "WRONG"):
+            session = await server.open(turns=2, kind=kind, start=completion(text))
+            assert parse_reply(completion(text)).source in session["prompt"]
+        session = await server.open(turns=2, kind=kind, start=completion("2097152"))
+        after = (await server.turn(session["id"], "no code", 1)).json()["observation"]
+        assert "The one that the first message shows." in after or kind != "refine"
