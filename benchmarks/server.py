@@ -110,7 +110,8 @@ def part_suites(options: argparse.Namespace) -> bool:
             measured[sizes] = got
             print(
                 f"  {task:<14} --sizes {sizes:<6} {got['per_s']:.2f}/s (target {target:g}), peak "
-                f"{got['peak_bytes'] / SLOTS / 1e9:.2f} GB a slot (target {TARGET_BYTES / 1e9:g}); load "
+                f"{got['peak_bytes'] / SLOTS / 1e9:.2f} GB a slot (target {TARGET_BYTES / 1e9:g}), "
+                f"{got['cpu_s']:.2f} s of a core each, with those of the start; load "
                 f"{os.getloadavg()[0]:.1f}",
                 flush=True,
             )

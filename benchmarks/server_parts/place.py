@@ -207,8 +207,26 @@ class Server:
         return cpu_s_of(self.process.pid)
 
     def workers_bytes(self) -> int:
-        """Memory of all workers, the oracle host and their children now; what processes share is counted once. On a
-        Ray cluster, of its actors too, of all nodes on this machine."""
+        """Memory of all workers, the oracle host and their children now; what processes share is counted once."""
+        total = 0
+        for pid in self._worker_pids():
+            with contextlib.suppress(OSError):
+                fields = re.findall(r"^Pss: *([0-9]+) kB", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.M)
+                total += 1024 * sum(map(int, fields))
+        return total
+
+    def workers_cpu_s(self) -> float:
+        """Processor seconds of the same processes so far, and of their children that have ended."""
+        ticks = 0
+        for pid in self._worker_pids():
+            with contextlib.suppress(OSError):
+                fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+                ticks += sum(map(int, fields[11:15]))
+        return ticks / os.sysconf("SC_CLK_TCK")
+
+    def _worker_pids(self) -> list[int]:
+        """Process ids of all workers, the oracle host and their children; on a Ray cluster, of its actors on this
+        machine and their children."""
         children: dict[int, list[int]] = {}
         for entry in Path("/proc").iterdir():
             with contextlib.suppress(OSError, IndexError, ValueError):
@@ -216,14 +234,9 @@ class Server:
                 children.setdefault(int(parent), []).append(int(entry.name))
         on_ray = "ray" in self._options
         pids = actors() if on_ray else self._children(b"kernelforge.workers", b"kernelforge.evaluation.oracle.host")
-        total = 0
-        while pids:
-            pid = pids.pop()
+        for pid in pids:  # which grows
             pids += children.get(pid, [])
-            with contextlib.suppress(OSError):
-                fields = re.findall(r"^Pss: *([0-9]+) kB", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.M)
-                total += 1024 * sum(map(int, fields))
-        return total
+        return pids
 
     def workers(self) -> list[int]:
         """Process ids of the workers that are children of the gateway."""

@@ -191,7 +191,8 @@ async def real_size(
     ended.set()
     await watching
     await connections.close()
-    return {"per_s": count / seconds, "peak_bytes": most}
+    cpu_s = server.workers_cpu_s() / (at_once + count)
+    return {"per_s": count / seconds, "peak_bytes": most, "cpu_s": cpu_s}
 
 
 def direct(count: int, first: int, server: Server) -> float:
