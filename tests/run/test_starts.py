@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from kernelforge.api import optimize
 from kernelforge.candidate import format_reply
 from kernelforge.compile.triton_build import installed_triton
 from kernelforge.errors import UsageError
@@ -302,3 +303,17 @@ def test_a_candidate_is_a_start_by_itself() -> None:
 def test_a_start_belongs_to_a_task_of_the_run() -> None:
     with pytest.raises(ValueError, match="each start belongs to one task of the run"):
         configure(suite=small_core(), tasks=("swish",), starts=(start_from_text("gelu", COMMENTED),))
+
+
+@pytest.mark.usefixtures("warm_workshop")
+def test_the_library_takes_a_file_a_candidate_or_an_attempt_of_its_results(tmp_path: Path) -> None:
+    (tmp_path / "swish.cu").write_text(COMMENTED)
+    budget, task = Budget(rounds=1), Path(small_core()).parent / "core" / "swish.py"
+    settings: dict[str, Any] = {"device": "emulated:h100", "budget": budget, "results": tmp_path, "seed": 5}
+    stop = StopSignal()
+    stop.drain()
+    for start in (tmp_path / "swish.cu", str(tmp_path / "swish.cu"), Candidate(source=SLOW, plan=PLAN)):
+        result = optimize(task, start=start, stop=stop, **settings)
+        assert result.run.config.starts[0].candidate.plan == PLAN
+    with pytest.raises(UsageError, match="has no task"):
+        optimize(task, start=f"{result.run.id}/swish/0", stop=stop, **settings)
