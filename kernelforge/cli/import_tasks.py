@@ -83,7 +83,9 @@ def import_tasks(
     operators = _operators(library or ())
     loaded = _select(loader.load(source), level, select or (), limit)
     with SizeChooser(allow_unconfined=allow_unconfined, refresh=refresh) as chooser:
-        tasks, missing, rows = _sized(chooser, loaded, jobs or _jobs(chooser.bounds.memory_bytes), quiet=as_json)
+        tasks, missing, rows = sized_tasks(
+            chooser, loaded, jobs or most_jobs(chooser.bounds.memory_bytes), quiet=as_json
+        )
     if tasks:
         licence = licence_of(source) if license_ is None else license_
         tasks = [replace(sized, task=_completed(sized.task, operators, licence)) for sized in tasks]
@@ -109,7 +111,7 @@ def _operators(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def _jobs(memory_bytes: int) -> int:
+def most_jobs(memory_bytes: int) -> int:
     """One per core, as long as all together cannot fill the memory: a hostile reference uses all it may."""
     installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return max(1, min(len(os.sched_getaffinity(0)), installed // memory_bytes))
@@ -135,7 +137,7 @@ def _select(loaded: Loaded, level: int | None, patterns: Sequence[str], limit: i
     return Loaded(tasks[:limit], missing)
 
 
-def _sized(
+def sized_tasks(
     chooser: Any, loaded: Loaded, jobs: int, *, quiet: bool
 ) -> tuple[list[SizedTask], list[NotLoaded], list[dict[str, Any]]]:
     """Tasks with sizes, tasks without, and a row for each task, in the loader's order; printed as they come."""

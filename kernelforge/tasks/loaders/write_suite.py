@@ -37,6 +37,11 @@ class Origin:
     format: str
     source: Path
 
+    @property
+    def command(self) -> str:
+        """The command that writes such a suite."""
+        return "kernelforge capture" if self.format == "capture" else f"kernelforge tasks import --format {self.format}"
+
     def as_json(self) -> dict[str, str]:
         return {"format": self.format, "source": _writable(str(self.source.resolve()))}
 
@@ -85,9 +90,14 @@ def refuse_other_folder(folder: Path, origin: Origin) -> None:
 
 
 def write_suite(
-    folder: Path, origin: Origin, title: str, tasks: Sequence[SizedTask], not_loaded: Sequence[NotLoaded]
+    folder: Path,
+    origin: Origin,
+    title: str,
+    tasks: Sequence[SizedTask],
+    not_loaded: Sequence[NotLoaded],
+    others: Mapping[str, str] | None = None,
 ) -> None:
-    """Write the folder; an existing one is replaced atomically.
+    """Write the folder; an existing one is replaced atomically. ``others`` are further files, by name.
 
     Raises:
         UsageError: see :func:`refuse_other_folder`; or the folder cannot be written.
@@ -97,7 +107,7 @@ def write_suite(
         folder.parent.mkdir(parents=True, exist_ok=True)
         with _new_sibling(folder) as made:
             files = {MANIFEST: _manifest(title, origin, tasks)}
-            files |= {f"{sized.task.name}.py": sized.task.source for sized in tasks}
+            files |= {f"{sized.task.name}.py": sized.task.source for sized in tasks} | dict(others or {})
             for name, text in files.items():
                 (made / name).write_text(text, encoding="utf-8", newline="")
             record = origin.as_json() | {
@@ -140,7 +150,7 @@ def _manifest(title: str, origin: Origin, tasks: Sequence[SizedTask]) -> str:
     import tomlkit
 
     document = tomlkit.document()
-    document.add(tomlkit.comment(f"Made by: kernelforge tasks import --format {origin.format}"))
+    document.add(tomlkit.comment(f"Made by: {origin.command}"))
     document.add("title", tomlkit.item(_writable(title)))
     entries = tomlkit.aot()
     for sized in tasks:
