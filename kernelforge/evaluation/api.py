@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +17,8 @@ from kernelforge.evaluation.remote.pool import RemotePool
 from kernelforge.evaluation.stages.full_size_measured import check_measure
 from kernelforge.records import Candidate, MeasureSettings, Task
 from kernelforge.tasks import load_task
+
+_LOG = logging.getLogger(__name__)
 
 
 def evaluate(
@@ -73,7 +76,9 @@ def evaluate(
     check_measure(measure or MeasureSettings(), device_name)
     pool: EvaluatorPool | RemotePool
     if is_remote(device_name):
-        pool = RemotePool(check_device(device_name), measure=measure, allow_unconfined=allow_unconfined)
+        pool = RemotePool(
+            check_device(device_name), measure=measure, allow_unconfined=allow_unconfined, tell=_LOG.warning
+        )
     else:
         pool = EvaluatorPool(device_name, threads=2, measure=measure, allow_unconfined=allow_unconfined)
     with pool as workshop:
