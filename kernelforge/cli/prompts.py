@@ -157,6 +157,7 @@ def _task(task: str | None, suite: str | None) -> Task:
 
 def _journalled(reference: str, device: str | None, results: Path) -> tuple[Task, list[Attempt], int, str]:
     with open_store(results, read_only=True) as store:
+        from kernelforge.devices.remote.address import join_host
         from kernelforge.store.references import resolve, the_attempt
 
         named = resolve(store, reference)
@@ -164,4 +165,5 @@ def _journalled(reference: str, device: str | None, results: Path) -> tuple[Task
             raise UsageError(f"--attempt needs RUN/TASK/NUMBER, '{reference}' is none")
         the_attempt(store, named)
         task, attempts = store.task(named.run.id, named.task), store.attempts(named.run.id, named.task)
-        return task, attempts, named.number, device or named.run.config.device
+        config = named.run.config
+        return task, attempts, named.number, device or join_host(config.host, config.device)

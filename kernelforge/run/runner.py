@@ -18,7 +18,7 @@ from kernelforge.agents.base import TaskContext
 from kernelforge.compile.triton_build import INSTALL, installed_triton
 from kernelforge.devices import best_device
 from kernelforge.devices.gpu_locks import parse_devices
-from kernelforge.devices.remote.address import parse_address, split_host
+from kernelforge.devices.remote.address import join_host, split_host
 from kernelforge.errors import DeviceError, KernelForgeError, StoreError, UsageError
 from kernelforge.evaluation.pool import EvaluatorPool
 from kernelforge.evaluation.remote.pool import RemotePool
@@ -394,7 +394,7 @@ def _open_pool(config: RunConfig, tell: Callable[[str], None]) -> EvaluatorPool 
     measure, unconfined = config.measure, config.allow_unconfined
     if config.host:
         return RemotePool(
-            parse_address(config.host)[0].url(config.device),
+            join_host(config.host, config.device),
             jobs=config.jobs,
             measure=measure,
             allow_unconfined=unconfined,

@@ -79,3 +79,8 @@ def split_host(device: str) -> tuple[str, str]:
         return "", device
     address, name = parse_address(device)
     return address.url(), name
+
+
+def join_host(host: str, device: str) -> str:
+    """The device that :func:`split_host` split."""
+    return parse_address(host)[0].url(device) if host else device

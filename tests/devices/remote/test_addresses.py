@@ -6,7 +6,7 @@ import pytest
 
 from kernelforge.devices import check_device, make_device
 from kernelforge.devices.gpu_locks import parse_devices
-from kernelforge.devices.remote.address import HostAddress, parse_address, split_host
+from kernelforge.devices.remote.address import HostAddress, join_host, parse_address, split_host
 from kernelforge.devices.remote.ssh import ssh_command, ssh_environment
 from kernelforge.errors import DeviceError, UsageError
 
@@ -26,6 +26,7 @@ def test_an_address_names_a_machine_and_a_device(url: str, address: HostAddress,
     assert parse_address(url) == (address, device)
     assert parse_address(address.url(device)) == (address, device)
     assert split_host(url) == (address.url(), device)
+    assert join_host(*split_host(url)) == address.url(device)
 
 
 @pytest.mark.parametrize(
