@@ -51,6 +51,12 @@ def test_a_part_is_captured_where_the_rest_has_no_graph(graph_of: Callable[..., 
         graph_of(body, "torch.randn(4, 32)", init, module="nothing")
 
 
+def test_a_model_that_is_converted_is_made_for_real(graph_of: Callable[..., CapturedGraph]) -> None:
+    graph = graph_of("return self.up(x.half())", "torch.randn(2, 8)", "self.up = nn.Linear(8, 8).half()")
+    weights = [node.spec for node in graph.nodes if node.kind == "weight"]
+    assert [spec and spec.dtype.value for spec in weights] == ["float16", "float16"]
+
+
 BAD = {
     "a factory that raises": (PRELUDE + "def make_model():\n    raise RuntimeError('no disk')\n", "no disk"),
     "no module": (PRELUDE + "def make_model():\n    return 3\n", "returns int; let it return a torch.nn.Module"),
