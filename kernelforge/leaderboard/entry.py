@@ -158,6 +158,8 @@ class RunFacts(Record):
     stop_gain: float = Field(default=0.0, ge=0.0, allow_inf_nan=False)
     cascade: int | None = Field(default=None, ge=1)
     allocate: Literal["even", "headroom"] = "even"
+    starts: int = Field(default=0, ge=0)
+    """Tasks whose search was started from a kernel that was there."""
     measure: MeasureSettings
     measure_top: int | None = None
     """Candidates of a round that were measured; None for all."""

@@ -84,6 +84,7 @@ def _facts(records: RunRecords) -> dict[str, object]:
         "coder": ",".join(map(public_spec, config.coders)),
         "judge": public_spec(config.judge),
         "tester": None if config.tester is None else public_spec(config.tester),
+        "starts": len(config.starts),
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -224,3 +225,20 @@ def test_a_file_above_the_limit_is_not_parsed(tmp_path: Path):
 def test_the_digest_is_of_the_content_and_not_of_its_layout():
     assert digest_of({"a": 1, "b": [2.5], "digest": "x"}) == digest_of({"b": [2.5], "a": 1})
     assert digest_of({"a": 1}) != digest_of({"a": 1.5})
+
+
+def test_a_run_that_was_started_from_a_kernel_says_so_on_every_board():
+    from kernelforge.records import Start, StartOrigin
+    from kernelforge.report.tables.run import board_tables
+    from tests.report.golden.golden_runs import golden_records
+    from tests.support.factories import make_candidate
+
+    records = golden_records("modelled")
+    task = records.run.config.tasks[0]
+    start = Start(task=task, origin=StartOrigin(file="mine.cu", digest="0" * 64), candidate=make_candidate())
+    config = records.run.config.model_copy(update={"starts": (start,)})
+    changed = replace(records, run=records.run.model_copy(update={"config": config}))
+    entry = make_entry(changed, {name: record.digest for name, record in records.tasks.items()}, by="x")
+    for board in (leaderboard([changed]).boards[0], boards_of([entry_result(entry)]).boards[0]):
+        assert board.entries[0].starts == 1
+        assert "1 started from a kernel" in repr(board_tables(board))

@@ -298,6 +298,7 @@ class EntryRow:
             f"{entry.untimed} untimed" if entry.untimed else "",
             f"{entry.quarantined} quarantined" if entry.quarantined else "",
             "further tests" if entry.further_tests else "",
+            f"{entry.starts} started from a kernel" if entry.starts else "",
             "" if entry.state == "finished" else entry.state,
             entry.note,
         )

@@ -210,6 +210,8 @@ class Result(View):
     """False when untrusted code ran without a jail: shown, but never rewarded."""
     further_tests: bool = False
     """Whether it was also judged on a Tester's inputs, which can only lower its result."""
+    starts: int = 0
+    """Tasks whose search was started from a kernel that was there: what it ends with is not the Coder's alone."""
     attempts: int
     infra: int
     """Attempts that ended in INFRA: a fault of the machine, or unsupported here; not a statement about the
@@ -307,6 +309,7 @@ def run_result(records: RunRecords) -> Result:
         state=records.state,
         confined=all(evaluation.fingerprint.jail != "none" for evaluation in evaluations),
         further_tests=any(has_tests(evaluation.fingerprint.evaluator) for evaluation in evaluations),
+        starts=len(run.config.starts),
         attempts=len(evaluations),
         infra=sum(evaluation.verdict is Verdict.INFRA for evaluation in evaluations),
         quarantined=sum(
