@@ -59,7 +59,7 @@ def note_page(context: TaskContext | None, bottleneck: str | None, offset: int, 
     about = notes_about(
         None if bottleneck is None else Bottleneck(bottleneck),
         None if context is None else context.graph.families,
-        None if context is None else context.spec,
+        None if context is None else context.spec.compute_capability,
     )
     return NoteList(
         bottlenecks=tuple(bottlenecks),

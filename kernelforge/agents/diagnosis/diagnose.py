@@ -8,6 +8,7 @@ because one that hides behind another today binds once that one is cured.
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -167,22 +168,59 @@ def all_notes() -> tuple[Note, ...]:
         return TypeAdapter(tuple[Note, ...]).validate_python(tomllib.load(file)["note"])
 
 
-def notes_about(bottleneck: Bottleneck | None, families: Collection[str] | None, spec: DeviceSpec | None) -> list[Note]:
+def notes_about(
+    bottleneck: Bottleneck | None, families: Collection[str] | None, capability: tuple[int, int] | None
+) -> list[Note]:
     """Notes about a bottleneck, or about any: those of which it is the first come first.
 
-    Notes about other operators than those of ``families``, and about what the GPU of ``spec`` lacks, are left out; None
-    leaves none out.
+    Notes about other operators than those of ``families``, and about what a GPU of the compute capability lacks, are
+    left out; None leaves none out.
     """
     about = [
         note
         for note in all_notes()
         if (bottleneck is None or bottleneck in note.bottlenecks)
         and (families is None or not note.families or not set(note.families).isdisjoint(families))
-        and (spec is None or note.capabilities[0] <= spec.compute_capability <= note.capabilities[1])
+        and (capability is None or note.capabilities[0] <= capability <= note.capabilities[1])
     ]
     if bottleneck is not None:
         about.sort(key=lambda note: note.bottlenecks.index(bottleneck))
     return about
+
+
+def search_notes(
+    words: Sequence[str],
+    bottleneck: Bottleneck | None = None,
+    operator: str | None = None,
+    capability: tuple[int, int] | None = None,
+) -> list[Note]:
+    """Notes that have every word, the best match first.
+
+    A word in the title counts 3, in the names of bottlenecks and operators 2, elsewhere 1. Notes of equal sums are in
+    the order of :func:`notes_about`, those that name the operator before those about any.
+
+    Args:
+        words: Words, or their beginnings, in any case, and in British or American spelling.
+        bottleneck: A bottleneck that the notes have to be about.
+        operator: An operator family that they have to suit.
+        capability: Compute capability of the GPU that they have to suit.
+    """
+    patterns = [re.compile(rf"(?<![a-z0-9]){re.escape(_folded(word))}") for word in words]
+    notes = notes_about(bottleneck, None if operator is None else (operator,), capability)
+    notes.sort(key=lambda note: operator is not None and operator not in note.families)
+    ranks = [(note, [_rank(note, pattern) for pattern in patterns]) for note in notes]
+    return [note for note, ranked in sorted(ranks, key=lambda item: -sum(item[1])) if all(ranked)]
+
+
+def _rank(note: Note, pattern: re.Pattern[str]) -> int:
+    """Rank of the best part of a note that a pattern is in; 0 if it is in none."""
+    parts = (note.title, " ".join((*note.bottlenecks, *note.families)), f"{note.id} {note.text} {note.source}")
+    return next((3 - position for position, part in enumerate(parts) if pattern.search(_folded(part))), 0)
+
+
+def _folded(text: str) -> str:
+    """Text in lower case, with one spelling for ``normalisation`` and ``normalization``."""
+    return text.lower().replace("z", "s")
 
 
 def notes_for(
@@ -192,6 +230,6 @@ def notes_for(
     :func:`notes_about` selects them."""
     selected: list[Note] = []
     for bottleneck in bottlenecks:
-        about = [note for note in notes_about(bottleneck, families, spec) if note not in selected]
+        about = [note for note in notes_about(bottleneck, families, spec.compute_capability) if note not in selected]
         selected += about[:NOTES_EACH]
     return tuple(selected[:limit])
