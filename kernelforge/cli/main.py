@@ -28,6 +28,7 @@ from kernelforge.cli import (
     import_tasks,
     leaderboard,
     mcp,
+    notes,
     predict,
     prompts,
     report,
@@ -74,6 +75,7 @@ app.command("compare", short_help="Compare two runs, task by task.")(compare.com
 app.command("figure", short_help="Draw figures for papers.")(figure.figure)
 app.command("report", short_help="Write runs as web pages.")(report.report)
 app.command("view", short_help="Watch runs in a browser while they go on.")(report.view)
+app.add_typer(notes.app, name="notes", short_help="Search the optimisation notes.")
 app.add_typer(prompts.app, name="prompts", short_help="List and show the prompts.")
 app.command("serve", short_help="Serve rewards to RL trainers.")(serve.serve)
 app.add_typer(serve.token_app, name="token", short_help="Manage reward-server tokens.")

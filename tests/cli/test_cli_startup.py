@@ -46,7 +46,8 @@ def test_the_verbs_are_these():
         "calibrate", "capture", "compare", "convert", "data curate", "data export", "data import", "diff", "doctor",
         "emulate", "eval", "export", "figure", "import ai-cuda-engineer", "import cuda-l1", "import kernelbench",
         "leaderboard build", "leaderboard entry", "leaderboard schema",
-        "leaderboard show", "leaderboard verify", "mcp", "predict", "prompts list", "prompts show", "report", "resume",
+        "leaderboard show", "leaderboard verify", "mcp", "notes find", "predict", "prompts list", "prompts show",
+        "report", "resume",
         "reward list", "reward recompute", "run", "serve", "show", "skill install",
         "strategies", "submit", "tasks audit", "tasks check",
         "tasks import", "tasks list", "tasks show", "tasks suites", "token create", "token limit", "token list",
@@ -102,6 +103,7 @@ READING = (
     "eval",
     "show",
     "leaderboard show",
+    "notes find",
     "strategies",
 )
 
