@@ -56,12 +56,9 @@ def install_skill(folder: Path) -> list[Path]:
     """
     home = folder / NAME
     files = skill_files()
-    existing = home / "SKILL.md"
     try:
-        if home.exists() and not (existing.is_file() and f"name: {NAME}\n" in existing.read_text(encoding="utf-8")):
-            raise UsageError(
-                f"{home} is there and is not this skill; move it away, or name another folder with --folder"
-            )
+        if home.exists() and not _is_ours(home / "SKILL.md"):
+            raise UsageError(f"{home} is there and is not this skill; move it away, or name another with --folder")
         written = []
         for name, text in files.items():
             path = home / name
