@@ -85,21 +85,21 @@ def capture(source: str, model: str, inputs_source: str, inputs: str, module: st
         TaskError: A function fails, or the model has no graph; the message says what to do.
     """
     logging.getLogger("torch").setLevel(logging.ERROR)
-    same = inputs_source == source
+
+    def made_and_exported() -> tuple[_Made, torch.export.ExportedProgram]:
+        namespace = _namespace(source, "the model's file")
+        others = namespace if inputs_source == source else _namespace(inputs_source, "the inputs' file")
+        made = _made(namespace, model, others, inputs, module)
+        return made, _exported(made)
+
     try:
         with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
-            namespace = _namespace(source, "the model's file")
-            others = namespace if same else _namespace(inputs_source, "the inputs' file")
-            made = _made(namespace, model, others, inputs, module)
-            program = _exported(made)
+            made, program = made_and_exported()
     except TaskError as on_shapes:
         if not _looks_at_values(on_shapes):
             raise
         with torch.no_grad():
-            namespace = _namespace(source, "the model's file")
-            others = namespace if same else _namespace(inputs_source, "the inputs' file")
-            made = _made(namespace, model, others, inputs, module)
-            program = _exported(made)
+            made, program = made_and_exported()
     return _captured(program) | {"training": made.model.training}
 
 
@@ -153,7 +153,8 @@ def _function(namespace: dict[str, Any], name: str) -> Callable[[], Any]:
     function = namespace.get(name)
     if not callable(function):
         raise TaskError(f"the file has no function {name!r}")
-    return function  # type: ignore[no-any-return]
+    made: Callable[[], Any] = function
+    return made
 
 
 def _part(made: _Made, name: str) -> _Made:
@@ -362,9 +363,7 @@ def _plain(argument: Any) -> Any:
         return {"memory_format": str(argument).removeprefix("torch.")}
     if isinstance(argument, torch.device | torch.layout):
         return None
-    if argument is None or isinstance(argument, bool | str):
-        return argument
-    if isinstance(argument, int | float):
+    if argument is None or isinstance(argument, bool | int | float | str):
         return argument
     return str(argument)
 

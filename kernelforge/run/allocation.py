@@ -7,28 +7,14 @@ attempts and of which tasks are finished, so that ``resume`` goes on as the run 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from kernelforge.agents.diagnosis.floor import NEAR
+from kernelforge.agents.diagnosis.floor import NEAR, headroom
 from kernelforge.records import Attempt
 from kernelforge.search.base import best_attempt, is_step
 
 SHARES = 4
 """Parts of a task's rounds, of which a task is granted one at a time. Ours."""
-
-
-def headroom(best: Attempt | None) -> float | None:
-    """A kernel's time as a multiple of the floor under its task's; None where one of them is not known."""
-    if best is None or best.profile is None or best.evaluation.performance is None:
-        return None
-    floor_us, performance = best.profile.roofline.floor_us, best.evaluation.performance
-    return None if floor_us is None or performance.quarantined is not None else performance.time_us / floor_us
-
-
-def is_near_floor(best: Attempt | None) -> bool:
-    """Whether a task's best kernel is so near its floor that more rounds would gain next to nothing."""
-    ratio = headroom(best)
-    return ratio is not None and ratio <= NEAR
 
 
 class RoundPool:
@@ -52,10 +38,14 @@ class RoundPool:
             task: the task.
         """
         steps = steps_of(attempts, task)
-        shares = max(0, -(-(steps - self.rounds) // self.share))
-        return self._within(attempts, steps, self.rounds + shares * self.share)
+        if steps <= self.rounds:
+            return self.rounds
+        shares = -(-(steps - self.rounds) // self.share)
+        return min(self.rounds + shares * self.share, steps + max(0, self._unused(attempts)))
 
-    def grants(self, attempts: Sequence[Attempt], finished: Sequence[str], most: int) -> dict[str, int]:
+    def grants(
+        self, attempts: Sequence[Attempt], finished: Sequence[str], floors_us: Mapping[str, float], most: int
+    ) -> dict[str, int]:
         """Tasks that get a share next, with their allowances: those with the largest headroom.
 
         A task that ended before its allowance did so by its strategy's rule, or near its floor: it gets nothing more.
@@ -63,18 +53,18 @@ class RoundPool:
         Args:
             attempts: those of all tasks.
             finished: finished tasks.
+            floors_us: the floor under the time of each task that was reached.
             most: how many tasks get a share.
         """
         waiting: dict[str, float] = {}
         for task in finished:
             best = best_attempt([attempt for attempt in attempts if attempt.task == task])
-            ratio = headroom(best)
+            ratio = headroom(best, floors_us[task]) if task in floors_us else None
             if ratio is not None and ratio > NEAR and self._is_at_allowance(steps_of(attempts, task)):
                 waiting[task] = ratio
-        chosen_tasks = sorted(waiting, key=lambda task: (-waiting[task], task))[:most]
-        unused = self.total - sum(is_step(attempt) for attempt in attempts)
+        unused = self._unused(attempts)
         result: dict[str, int] = {}
-        for task in chosen_tasks:
+        for task in sorted(waiting, key=lambda task: (-waiting[task], task))[:most]:
             grant = min(self.share, unused)
             if grant > 0:
                 result[task] = steps_of(attempts, task) + grant
@@ -84,11 +74,8 @@ class RoundPool:
     def _is_at_allowance(self, steps: int) -> bool:
         return steps >= self.rounds and (steps - self.rounds) % self.share == 0
 
-    def _within(self, attempts: Sequence[Attempt], steps: int, allowance: int) -> int:
-        if allowance <= self.rounds:
-            return allowance
-        unused = self.total - sum(is_step(attempt) for attempt in attempts)
-        return min(allowance, steps + max(0, unused))
+    def _unused(self, attempts: Sequence[Attempt]) -> int:
+        return self.total - sum(map(is_step, attempts))
 
 
 def steps_of(attempts: Sequence[Attempt], task: str) -> int:

@@ -26,6 +26,7 @@ from kernelforge.evaluation.stages.full_size_measured import check_measure
 from kernelforge.llm.providers import Providers
 from kernelforge.llm.spec import is_hosted
 from kernelforge.prediction.correction import ModelErrors
+from kernelforge.profiling.floor import attainable_us
 from kernelforge.records import (
     Attempt,
     Budget,
@@ -439,7 +440,7 @@ def _work(run: Run, tasks: list[Task], store: Store, observer: Observer, stop: S
                 )
                 return loop.work()
 
-            todo: dict[str, int | None] = {
+            todo: Mapping[str, int | None] = {
                 task.name: None if rounds is None else rounds.allowance(past, task.name)
                 for task in tasks
                 if task.name not in finished
@@ -454,8 +455,10 @@ def _work(run: Run, tasks: list[Task], store: Store, observer: Observer, stop: S
                     break
                 before, attempts = attempts, store.attempts(run.id)
                 at_end |= {name for name in todo if steps_of(attempts, name) == steps_of(before, name)}
-                open_ended = [name for name in store.finished_tasks(run.id) if name not in at_end]
-                todo = {**rounds.grants(attempts, open_ended, config.jobs)}
+                done = [name for name in store.finished_tasks(run.id) if name not in at_end]
+                facts = store.all_facts(run.id)
+                floors_us = {name: attainable_us(pool.device.spec, facts[name].at("full")) for name in facts}
+                todo = rounds.grants(attempts, done, floors_us, config.jobs)
                 if not todo:
                     break
                 for name in todo:

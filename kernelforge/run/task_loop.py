@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -11,7 +12,7 @@ from typing import Any
 
 from kernelforge.agents.acceptance import make_attempt
 from kernelforge.agents.base import TaskContext
-from kernelforge.agents.diagnosis.floor import NEAR
+from kernelforge.agents.diagnosis.floor import NEAR, headroom
 from kernelforge.agents.tester import agree_on_tests
 from kernelforge.candidate import parse_reply
 from kernelforge.errors import (
@@ -36,6 +37,7 @@ from kernelforge.evaluation.pool import RunPool
 from kernelforge.evaluation.stages.compile_stage import redact_hidden_failures
 from kernelforge.evaluation.stages.tuning import winner
 from kernelforge.prediction.correction import ModelErrors
+from kernelforge.profiling.floor import attainable_us
 from kernelforge.records import (
     Attempt,
     Candidate,
@@ -52,7 +54,6 @@ from kernelforge.records import (
     content_hash,
     forecast_outcome,
 )
-from kernelforge.run.allocation import is_near_floor
 from kernelforge.run.budget import TaskBudget
 from kernelforge.run.events import Event
 from kernelforge.run.proposals import AgentReply, ProposalExecutor, TaskAgents, messages_of
@@ -224,7 +225,7 @@ class TaskLoop:
                 warn=lambda message: self.report(Event("warning", task=self.task.name, message=message)),
             )
             try:
-                reason = self._rounds(executor)
+                reason = self._rounds(executor, attainable_us(context.spec, context.facts.at("full")))
             finally:
                 executor.close()
             return self._finish(reason, self._reflect(context))
@@ -232,13 +233,13 @@ class TaskLoop:
             self._evaluator.close()
             self.pool.done(self.task)
 
-    def _rounds(self, executor: ProposalExecutor) -> str:
-        """Work until the strategy or the Judge ends the search; gives back why."""
+    def _rounds(self, executor: ProposalExecutor, floor_us: float) -> str:
+        """Work until the strategy, the Judge or the allowance ends the search; gives back why."""
         while True:
             self.budget.check_time()
             self._tune_last()
             step = len(self.strategy.steps)
-            if self._allowance is not None and is_near_floor(self._best):
+            if self._allowance is not None and (headroom(self._best, floor_us) or math.inf) <= NEAR:
                 return f"the best kernel takes at most {NEAR:g}x the floor under the task's time"
             if self._allowance is not None and step >= self._allowance:
                 return f"its {step} rounds are spent"

@@ -7,14 +7,16 @@ from typing import Any
 
 import pytest
 
+from kernelforge.agents.diagnosis.floor import NEAR, headroom
 from kernelforge.errors import UsageError
 from kernelforge.records import Attempt, Budget, Operator, RunConfig, RunState
 from kernelforge.run import Event, StopSignal, configure, resume_run
-from kernelforge.run.allocation import RoundPool, headroom, is_near_floor, steps_of
+from kernelforge.run.allocation import RoundPool, steps_of
 from tests.run.run_helpers import Watcher, decisions, open_store, quick_config, run_in
-from tests.support.factories import make_attempt, make_profile, modelled
+from tests.support.factories import make_attempt, make_profile, modelled, not_compared
 
 FLOOR_US = 10.0
+FLOORS = dict.fromkeys(["a", "b", "used up", "far", "ended by its own rule", "near"], FLOOR_US)
 
 
 def attempts_of(task: str, *times: float) -> list[Attempt]:
@@ -23,18 +25,18 @@ def attempts_of(task: str, *times: float) -> list[Attempt]:
     for number, time_us in enumerate(times):
         attempt = make_attempt(number, accepted=True)
         evaluation = attempt.evaluation.model_copy(update={"performance": modelled(time_us)})
-        profile = make_profile()
-        roofline = profile.roofline.model_copy(update={"floor_us": FLOOR_US, "time_us": time_us})
-        changes = {"task": task, "evaluation": evaluation, "profile": profile.model_copy(update={"roofline": roofline})}
+        changes = {"task": task, "evaluation": evaluation, "profile": make_profile()}
         result.append(attempt.model_copy(update=changes))
     return result
 
 
-def test_headroom_is_the_time_over_the_floor() -> None:
+def test_headroom_is_the_time_over_the_floor_with_or_without_a_profile() -> None:
     (far,), (near,) = attempts_of("far", 30.0), attempts_of("near", 10.9)
-    assert headroom(far) == pytest.approx(3.0)
-    assert (is_near_floor(far), is_near_floor(near), is_near_floor(None)) == (False, True, False)
-    assert headroom(far.model_copy(update={"profile": None})) is None
+    assert headroom(far, FLOOR_US) == pytest.approx(3.0)
+    assert (headroom(near, FLOOR_US) or 0.0) <= NEAR
+    assert headroom(None, FLOOR_US) is None
+    assert headroom(far.model_copy(update={"profile": None}), FLOOR_US) == pytest.approx(3.0)
+    assert headroom(not_compared(far), FLOOR_US) is None, "a kernel that was not compared may do nothing"
 
 
 def test_the_farthest_of_those_that_used_their_rounds_gets_what_others_left() -> None:
@@ -47,16 +49,16 @@ def test_the_farthest_of_those_that_used_their_rounds_gets_what_others_left() ->
         *attempts_of("near", 90.0, 10.5, 10.5, 10.5),
     ]
     finished = ["used up", "far", "ended by its own rule", "near"]
-    assert pool.grants(attempts, finished, most=1) == {"far": 5}
-    assert pool.grants(attempts, finished, most=2) == {"far": 5, "used up": 5}
-    assert pool.grants(attempts, ["used up"], most=2) == {"used up": 5}
+    assert pool.grants(attempts, finished, FLOORS, most=1) == {"far": 5}
+    assert pool.grants(attempts, finished, FLOORS, most=2) == {"far": 5, "used up": 5}
+    assert pool.grants(attempts, ["used up"], FLOORS, most=2) == {"used up": 5}
 
 
 def test_no_more_is_granted_than_is_left() -> None:
     pool = RoundPool(rounds=8, tasks=2)
     attempts = [*attempts_of("a", *[50.0] * 8), *attempts_of("b", *[50.0] * 7)]
-    assert pool.grants(attempts, ["a", "b"], most=2) == {"a": 9}
-    assert pool.grants([*attempts, *attempts_of("b", 50.0)], ["a", "b"], most=2) == {}
+    assert pool.grants(attempts, ["a", "b"], FLOORS, most=2) == {"a": 9}
+    assert pool.grants([*attempts, *attempts_of("b", 50.0)], ["a", "b"], FLOORS, most=2) == {}
 
 
 def test_a_share_that_was_begun_is_gone_on_with() -> None:

@@ -1,7 +1,8 @@
 """The first program on another machine: brings the package and its environment there, and becomes a process of it.
 
-It is sent as text and run by any ``python3`` that is there, so it uses the standard library alone and the language of
-Python 3.7. Standard input and output are the connection: lines of JSON, then the package's bytes.
+It is sent as text and run by any ``python3`` that is there, so it uses the standard library alone and what Python 3.7
+parses; annotations are not evaluated. Standard input and output are the connection: lines of JSON, then the package's
+bytes.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from typing import Any, Dict, NoReturn, Optional  # noqa: UP035
+from typing import Any, NoReturn
 
 MARK = b"kernelforge-host 1\n"
 """Precedes the first answer: what a login script prints comes before it."""
@@ -49,11 +50,11 @@ def _read(count: int) -> bytes:
     return data
 
 
-def _line() -> Dict[str, Any]:  # noqa: UP006
+def _line() -> dict[str, Any]:
     data = b""
     while not data.endswith(b"\n"):
         data += _read(1)
-    request: Dict[str, Any] = json.loads(data)  # noqa: UP006
+    request: dict[str, Any] = json.loads(data)
     return request
 
 
@@ -93,7 +94,7 @@ def _package(folder: str, digest: str) -> str:
     return path
 
 
-def _environment(folder: str, request: Dict[str, Any]) -> str:  # noqa: UP006
+def _environment(folder: str, request: dict[str, Any]) -> str:
     own = _own_python()
     if own is None:
         _fail(
@@ -118,7 +119,7 @@ def _environment(folder: str, request: Dict[str, Any]) -> str:  # noqa: UP006
     return python
 
 
-def _own_python() -> Optional[str]:  # noqa: UP045
+def _own_python() -> str | None:
     if (3, 11) <= sys.version_info[:2] <= (3, 13):
         return sys.executable
     return next(filter(None, map(shutil.which, _PYTHONS)), None)
