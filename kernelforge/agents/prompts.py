@@ -212,7 +212,9 @@ def _notes(request: JudgeRequest) -> tuple[Note, ...]:
     sizes = {item.size: item for item in request.brief.facts.sizes}
     diagnoses = diagnose(profile, request.parent.evaluation.build, sizes.get(profile.size), request.brief.spec)
     bottlenecks = [item.bottleneck for item in diagnoses[request.rank - 1 :]]
-    return notes_for(bottlenecks, request.brief.graph.families, request.brief.spec)
+    graph = request.brief.graph
+    dtypes = {node.spec.dtype for node in graph.nodes if node.kind in ("input", "weight") and node.spec is not None}
+    return notes_for(bottlenecks, graph.families, request.brief.spec, dtypes)
 
 
 def _has_code(attempt: Attempt | None) -> bool:

@@ -77,6 +77,8 @@ def _print_note(note: Note) -> None:
     if note.capabilities != type(note).model_fields["capabilities"].default:
         upper = "" if last == first else " on" if last[0] == 99 else f" to {last[0]}.{last[1]}"
         parts.append(f"compute capability {first[0]}.{first[1]}{upper}")
+    if note.dtypes:
+        parts.append(f"tensors of {', '.join(note.dtypes)}")
     out.print(note.title, style="bold", soft_wrap=True)
     out.print(f"  {note.text}", soft_wrap=True)
     out.print(f"  {'; '.join(parts)}", soft_wrap=True)

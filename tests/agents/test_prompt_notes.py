@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from kernelforge.agents.diagnosis.diagnose import NOTES_SHOWN, Note, all_notes, notes_for, search_notes
+from kernelforge.agents.diagnosis.diagnose import NOTES_SHOWN, Note, all_notes, notes_about, notes_for, search_notes
 from kernelforge.agents.diagnosis.rules import Bottleneck
 from kernelforge.hardware.specs import SPECS, DeviceSpec
-from kernelforge.records.task import FAMILIES, OTHER_FAMILY
+from kernelforge.records.task import FAMILIES, OTHER_FAMILY, DType
 from tests.agents.prompt_samples import BRIEF, SLOW, judge
 
 ROOT = Path(__file__).parents[2]
@@ -28,6 +28,7 @@ SINCE = {
 """Instructions and parts of GPUs, and the first compute capability that has them, as ptxas 13.0 assembles them."""
 OTHERWISE = {"double-buffer", "mma-before-async-copy", "persistent-steps"}
 """Notes that name one of these as an alternative, or as what a GPU lacks."""
+SINGLE = [DType.FLOAT32]
 
 
 def test_there_are_at_least_120_and_each_is_there_once() -> None:
@@ -59,25 +60,48 @@ def test_a_note_speaks_of_nothing_that_its_gpus_lack(note: Note) -> None:
 
 @pytest.mark.parametrize("bottleneck", Bottleneck)
 def test_every_bottleneck_has_a_note(bottleneck: Bottleneck) -> None:
-    assert notes_for([bottleneck], [*FAMILIES, OTHER_FAMILY], BRIEF.spec)
+    assert notes_for([bottleneck], [*FAMILIES, OTHER_FAMILY], BRIEF.spec, SINGLE)
 
 
 def test_the_first_bottleneck_has_its_own_notes_first_and_no_more_than_two() -> None:
-    result = notes_for([Bottleneck.BANK_CONFLICT, Bottleneck.SPILLS], ["softmax"], BRIEF.spec)
+    result = notes_for([Bottleneck.BANK_CONFLICT, Bottleneck.SPILLS], ["softmax"], BRIEF.spec, SINGLE)
     assert result[0].bottlenecks[0] is Bottleneck.BANK_CONFLICT
     assert [Bottleneck.BANK_CONFLICT in note.bottlenecks for note in result] == [True, True, False, False]
 
 
 def test_notes_are_bounded_and_none_comes_twice() -> None:
-    result = notes_for(list(Bottleneck), [*FAMILIES], BRIEF.spec)
+    result = notes_for(list(Bottleneck), [*FAMILIES], BRIEF.spec, SINGLE)
     assert len(result) == len({note.id for note in result}) == NOTES_SHOWN
-    assert notes_for([], [*FAMILIES], BRIEF.spec) == ()
+    assert notes_for([], [*FAMILIES], BRIEF.spec, SINGLE) == ()
 
 
 def test_notes_about_other_operators_are_left_out() -> None:
-    tensor = notes_for([Bottleneck.TENSOR_CORES_UNUSED], ["matmul"], BRIEF.spec)
+    tensor = notes_for([Bottleneck.TENSOR_CORES_UNUSED], ["matmul"], BRIEF.spec, [DType.FLOAT16])
     assert "tensor-cores-half" in {note.id for note in tensor}
-    assert notes_for([Bottleneck.TENSOR_CORES_UNUSED], ["softmax"], BRIEF.spec) == ()
+    assert notes_for([Bottleneck.TENSOR_CORES_UNUSED], ["softmax"], BRIEF.spec, SINGLE) == ()
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, OTHER_FAMILY])
+def test_the_first_note_of_a_bottleneck_names_the_operator_and_the_second_is_the_most_telling_left(family: str) -> None:
+    for bottleneck in Bottleneck:
+        about = [
+            note
+            for note in notes_about(bottleneck, [family], BRIEF.spec.compute_capability)
+            if not note.dtypes or DType.FLOAT32 in note.dtypes
+        ]
+        first, *others = notes_for([bottleneck], [family], BRIEF.spec, SINGLE) or (None,)
+        assert (first is not None and bool(first.families)) == any(family in note.families for note in about)
+        assert others == [note for note in about if note is not first][:1]
+
+
+def test_notes_about_element_types_that_a_task_lacks_are_left_out() -> None:
+    def first(*dtypes: DType) -> str:
+        return notes_for([Bottleneck.TENSOR_CORES_UNUSED], ["matmul"], BRIEF.spec, dtypes)[0].id
+
+    assert first(DType.FLOAT32) == "tensor-cores-single"
+    assert first(DType.BFLOAT16, DType.INT64) == "tensor-cores-half"
+    unbound = notes_for(list(Bottleneck), [*FAMILIES], BRIEF.spec, SINGLE, 999)
+    assert all(DType.FLOAT32 in note.dtypes for note in unbound if note.dtypes)
 
 
 def test_a_search_ranks_titles_before_names_before_texts() -> None:
@@ -107,7 +131,7 @@ def test_a_search_by_operator_has_its_own_notes_first_and_none_of_others() -> No
 @pytest.mark.parametrize("spec", SPECS.values(), ids=lambda spec: spec.key)
 def test_a_search_for_a_gpu_has_what_prompts_for_it_may_say(spec: DeviceSpec) -> None:
     result = {note.id for note in search_notes([], capability=spec.compute_capability)}
-    assert {note.id for note in notes_for(list(Bottleneck), [*FAMILIES], spec, 999)} <= result
+    assert {note.id for note in notes_for(list(Bottleneck), [*FAMILIES], spec, [*DType], 999)} <= result
     assert ("wgmma" in result) == (spec.compute_capability == (9, 0))
 
 
@@ -120,5 +144,5 @@ def test_a_judge_is_given_the_notes_on_what_the_profile_shows() -> None:
 def test_notes_about_what_the_gpu_lacks_are_left_out() -> None:
     bound = [Bottleneck.TENSOR_BOUND] * 9
     of_newer = {"wgmma", "tma", "async-copy"}
-    assert of_newer & {note.id for note in notes_for(bound, ["matmul"], SPECS["h100"], 99)} == of_newer
-    assert of_newer.isdisjoint(note.id for note in notes_for(bound, ["matmul"], SPECS["t4"], 99))
+    assert of_newer & {note.id for note in notes_for(bound, ["matmul"], SPECS["h100"], SINGLE, 99)} == of_newer
+    assert of_newer.isdisjoint(note.id for note in notes_for(bound, ["matmul"], SPECS["t4"], SINGLE, 99))

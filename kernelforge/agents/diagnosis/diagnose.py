@@ -21,7 +21,7 @@ from kernelforge.agents.diagnosis.metrics import KernelMetrics, PlanMetrics
 from kernelforge.agents.diagnosis.rules import BOUNDS, PLAN_RULES, RULES, Bottleneck, RuleHit
 from kernelforge.hardware.specs import DeviceSpec, nearest_spec
 from kernelforge.profiling.metrics import MATRIX_INSTRUCTIONS, MATRIX_OPERATIONS
-from kernelforge.records import Build, Profile, SizeFacts
+from kernelforge.records import Build, DType, Profile, SizeFacts
 from kernelforge.tasks.suites import data_path
 
 LEAST_SHARE = 0.02
@@ -153,6 +153,8 @@ class Note(BaseModel):
     """Operator families that it is about; empty: any."""
     capabilities: tuple[tuple[int, int], tuple[int, int]] = ((0, 0), (99, 0))
     """First and last compute capability of the GPUs that have what it speaks of."""
+    dtypes: tuple[DType, ...] = ()
+    """Element types of the tensors that it is about; empty: any."""
     source: str = Field(min_length=1)
     """Document and section, or paper."""
 
@@ -224,12 +226,24 @@ def _folded(text: str) -> str:
 
 
 def notes_for(
-    bottlenecks: Sequence[Bottleneck], families: Sequence[str], spec: DeviceSpec, limit: int = NOTES_SHOWN
+    bottlenecks: Sequence[Bottleneck],
+    families: Sequence[str],
+    spec: DeviceSpec,
+    dtypes: Collection[DType],
+    limit: int = NOTES_SHOWN,
 ) -> tuple[Note, ...]:
-    """At most ``limit`` notes about ``bottlenecks``, which are ranked: at most two for each, the first's first; as
-    :func:`notes_about` selects them."""
+    """At most ``limit`` notes about ``bottlenecks``, which are ranked: at most two for each, the first's first.
+
+    The first of the two names an operator of ``families``, where one of those that :func:`notes_about` selects does;
+    the other is the most telling of those left. Notes about element types that ``dtypes`` lacks are left out.
+    """
     selected: list[Note] = []
     for bottleneck in bottlenecks:
-        about = [note for note in notes_about(bottleneck, families, spec.compute_capability) if note not in selected]
-        selected += about[:NOTES_EACH]
+        about = [
+            note
+            for note in notes_about(bottleneck, families, spec.compute_capability)
+            if note not in selected and (not note.dtypes or not set(note.dtypes).isdisjoint(dtypes))
+        ]
+        named = [note for note in about if note.families][:1]
+        selected += [*named, *(note for note in about if note not in named)][:NOTES_EACH]
     return tuple(selected[:limit])
