@@ -48,7 +48,8 @@ def test_data_folders_are_inside_byte_for_byte(wheel: zipfile.ZipFile, folder: s
 
 
 def test_pages_that_are_quoted_are_inside(wheel: zipfile.ZipFile) -> None:
-    for page in ("docs/launch-plan.md", "docs/input-generators.md", "docs/diagnosis.md"):
+    for name in ("launch-plan", "input-generators", "diagnosis", "emulated-device", "profiling"):
+        page = f"docs/{name}.md"
         assert wheel.read(f"kernelforge/_data/{page}") == (ROOT / page).read_bytes()
 
 

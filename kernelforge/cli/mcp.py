@@ -43,6 +43,15 @@ def mcp(
     wall_minutes: Annotated[
         float | None, typer.Option("--wall-minutes", help="Start no evaluation after this many minutes.")
     ] = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            "--jobs",
+            min=1,
+            max=16,
+            help="Candidates of a batch evaluated at a time; as many as cores, up to 4, if left out.",
+        ),
+    ] = None,
     allow_unconfined: UnconfinedOption = False,
     results: ResultsOption = DEFAULT_RESULTS,
 ) -> None:
@@ -67,7 +76,7 @@ def mcp(
     with (
         open_store(results) as store,
         EvaluatorPool(name, threads=cores(), allow_unconfined=allow_unconfined) as pool,
-        closing(Service(catalogue, pool, store, budget)) as service,
+        closing(Service(catalogue, pool, store, budget, jobs or min(cores(), 4))) as service,
     ):
         if http is None:
             transport.serve_stdio(service)

@@ -18,7 +18,7 @@ from kernelforge.evaluation.generators.parser import generators_digest, parse_ge
 from kernelforge.evaluation.generators.recipe import Recipe
 from kernelforge.evaluation.oracle.client import GeneratorFinding, Oracle
 from kernelforge.evaluation.stages.candidate_runs import CandidateRuns, EvaluationState
-from kernelforge.evaluation.stages.compile_stage import BuildState, StageFailed, compile_plans, resolve_plans
+from kernelforge.evaluation.stages.compile_stage import BuildState, Part, StageFailed, compile_plans, resolve_plans
 from kernelforge.evaluation.stages.correctness import CorrectnessStage
 from kernelforge.evaluation.stages.full_size import FullSizeResult, ModelledFullSize, is_cheap
 from kernelforge.evaluation.stages.full_size_measured import MeasuredFullSize
@@ -256,17 +256,19 @@ class Evaluator:
         profile: bool = True,
         stopped: Callable[[], bool] | None = None,
         sizes: CheckedSizes | None = None,
+        on_part: Callable[[Part], None] | None = None,
     ) -> EvaluationResult:
         """Run the cascade.
 
         ``seed`` is the secret from which every draw of inputs is derived; a candidate must never see it. ``stopped`` is
-        asked before each part of the work. ``sizes`` replaces the settings'.
+        asked before each part of the work. ``sizes`` replaces the settings'. ``on_part`` is called with each part.
 
         Raises:
             EvaluationCancelled: ``stopped`` said so.
             TaskError: the task cannot be judged, or wrong answers to it could earn a reward.
         """
-        return self.conclude(self.begin(candidate, seed=seed, stopped=stopped, sizes=sizes), profile=profile)
+        begun = self.begin(candidate, seed=seed, stopped=stopped, sizes=sizes, on_part=on_part)
+        return self.conclude(begun, profile=profile)
 
     def begin(
         self,
@@ -275,6 +277,7 @@ class Evaluator:
         seed: int,
         stopped: Callable[[], bool] | None = None,
         sizes: CheckedSizes | None = None,
+        on_part: Callable[[Part], None] | None = None,
     ) -> BegunEvaluation:
         """The part of :meth:`evaluate` that takes no GPU: build, policy gate, and the emulated device in front of a
         GPU, unless an equal candidate was evaluated. The arguments and errors are those of :meth:`evaluate`.
@@ -283,6 +286,8 @@ class Evaluator:
         work = EvaluationState(seed=seed, source=candidate.source)
         if stopped is not None:
             work.stopped = stopped
+        if on_part is not None:
+            work.on_part = on_part
         if (sizes or self.settings.sizes) == "train":
             self.kept.begin(seed)
             work.kept = self.kept
@@ -373,6 +378,7 @@ class Evaluator:
         Raises:
             StageFailed: the candidate is refused, or does not compile.
         """
+        preparation.on_part("compile")
         resolve_plans(candidate, self.task, self.facts, preparation)
         compile_plans(candidate, self.task, self.compiler, self.device.arch, preparation)
 
@@ -381,7 +387,9 @@ class Evaluator:
             work.started = time.perf_counter()
             with work.clock("oracle"):
                 self.oracle.require_admitted()
+            work.on_part("check")
             CorrectnessStage(runs, self.generators).check_all(candidate, self.compiler)
+            work.on_part("full size")
             if self.device.capabilities.measures_time:
                 return MeasuredFullSize(runs, self.settings).check(profile)
             return ModelledFullSize(runs, train=work.kept is not None).check(profile)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sized
-from typing import Annotated, Any
+from typing import Annotated
 
-from pydantic import AfterValidator, ConfigDict
+from pydantic import AfterValidator
 
 from kernelforge.records import Attempt, Performance, Verdict
 from kernelforge.report.views import View
@@ -31,15 +31,8 @@ Finite = Annotated[float | None, AfterValidator(finite_or_none)]
 """None where a number is unknown or not finite."""
 
 
-def _without_titles(schema: dict[str, Any]) -> None:
-    for part in (schema, *schema.get("properties", {}).values()):
-        part.pop("title", None)
-
-
 class Answer(View):
-    """A part of an answer. Its schema has no titles, which repeat the names: a client's model may have to read it."""
-
-    model_config = ConfigDict(json_schema_extra=_without_titles)
+    """A part of an answer."""
 
 
 class TaskRow(Answer):
@@ -300,7 +293,8 @@ class ProfileAnswer(Answer):
 class ShortEvaluation(Answer):
     """The verdict on a candidate in short."""
 
-    candidate: str
+    candidate: str | None
+    """None of texts that are no candidate."""
     verdict: Verdict | None
     """None where it was not evaluated."""
     outcome: str

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import ExitStack
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 from kernelforge.agents.base import CoderRequest, JudgeRequest, TaskContext
 from kernelforge.agents.builtin import BuiltinJudge
@@ -15,6 +18,7 @@ from kernelforge.agents.prompts import coder_prompt
 from kernelforge.errors import (
     BudgetExhausted,
     DeviceError,
+    EvaluationCancelled,
     KernelForgeError,
     SandboxError,
     TaskError,
@@ -23,7 +27,7 @@ from kernelforge.errors import (
 )
 from kernelforge.evaluation.evaluator import EvaluationResult, Evaluator
 from kernelforge.evaluation.pool import EvaluatorPool
-from kernelforge.evaluation.stages.compile_stage import BuildState, StageFailed, redact_hidden_failures
+from kernelforge.evaluation.stages.compile_stage import BuildState, Part, StageFailed, redact_hidden_failures
 from kernelforge.evaluation.stages.tuning import tune, winner
 from kernelforge.evaluation.visible_sizes import Reproduction, reproduce, with_visible_sizes
 from kernelforge.mcp.answers import build_answer, changed, evaluation_answer, profile_answer
@@ -79,10 +83,33 @@ MAX_BATCH = 16
 MAX_SESSIONS = 32
 """Clients of different names that one server journals runs of."""
 
+_TROUBLE = (SandboxError, TaskError, UnsupportedError, DeviceError)
+"""Errors that say nothing about a candidate."""
+
 HOW_TO_ANSWER = (
     "Where the text asks for a reply with two fenced blocks, pass the text of the cuda block as `source` and that of "
     "the python block as `plan` instead."
 )
+
+
+T = TypeVar("T")
+
+PARTS: dict[Part, str] = {
+    "compile": "compiling",
+    "check": "checking small and hidden sizes",
+    "full size": "running the full size",
+}
+"""Parts of an evaluation, in their order, in words for a client."""
+
+
+@dataclass(eq=False)
+class Watch:
+    """One call's ear and off switch."""
+
+    tell: Callable[[int, int, str], None] = lambda done, total, what: None
+    """Called with the number of parts done, that of all, and what is done now; from the thread that does the call."""
+    at_work: bool = False
+    cancelled: bool = False
 
 
 class _Judged(NamedTuple):
@@ -99,21 +126,52 @@ class Service:
         pool: evaluates the candidates; the caller closes it.
         store: for submissions.
         budget: limits on evaluations and wall time of all clients together.
+        jobs: candidates of a batch that are evaluated at a time.
     """
 
-    def __init__(self, catalogue: Catalogue, pool: EvaluatorPool, store: Store, budget: Budget) -> None:
+    def __init__(self, catalogue: Catalogue, pool: EvaluatorPool, store: Store, budget: Budget, jobs: int = 2) -> None:
         self._catalogue = catalogue
         self._pool = pool
         self._contexts: dict[str, TaskContext] = {}
         """By digest of the task."""
         self._store = store
         self._budget = budget
+        self._jobs = jobs
+        self._watch = Watch()
+        """Of the call at work."""
         self._task_budget = RunBudget(budget, stop=StopSignal()).task()
         self._evaluations = 0
         self._judge = BuiltinJudge()
         self._sessions: dict[str, Session] = {}
         self._hidden_failures: dict[str, list[Evaluation]] = {}
         """Failures at hidden sizes, of all clients together, by digest of the task."""
+
+    def work(self, call: Callable[[], T], watch: Watch) -> T:
+        """Do one call, and tell ``watch`` how far it is.
+
+        Raises:
+            EvaluationCancelled: it was cancelled; an evaluation that had begun is counted.
+        """
+        self._watch, watch.at_work = watch, True
+        try:
+            self._go_on()
+            return call()
+        finally:
+            self._watch, watch.at_work = Watch(), False
+
+    def cancel(self, watch: Watch) -> None:
+        """End a call before the next part of its work; from another thread than that of the call."""
+        watch.cancelled = True
+        if watch.at_work:
+            self._pool.interrupt(oracles=False)
+
+    def _go_on(self) -> None:
+        """
+        Raises:
+            EvaluationCancelled: the call at work was cancelled.
+        """
+        if self._watch.cancelled:
+            raise EvaluationCancelled("the call was cancelled")
 
     def list_tasks(
         self,
@@ -187,14 +245,31 @@ class Service:
         suite, task = self._catalogue.task(reference)
         if not 0 < len(candidates) <= MAX_BATCH:
             raise UsageError(f"{len(candidates)} candidates; a batch has 1 to {MAX_BATCH}")
-        rows: list[ShortEvaluation] = []
-        for candidate in [read_candidate(*texts) for texts in candidates]:
+        self._evaluator(task)
+        read: dict[int, Candidate] = {}
+        claimed: dict[int, Candidate] = {}
+        failed: dict[int, KernelForgeError] = {}
+        for position, texts in enumerate(candidates):
             try:
-                rows.append(ShortEvaluation.of(self._evaluation_answer(suite, task, self._evaluated(task, candidate))))
-            except BudgetExhausted as error:
-                if not rows:
-                    raise
-                rows.append(ShortEvaluation.of(candidate=candidate.hash, outcome="not evaluated", reason=str(error)))
+                read[position] = read_candidate(*texts)
+                self._task_budget.take_evaluation()
+                claimed[position] = read[position]
+            except (UsageError, BudgetExhausted) as error:
+                failed[position] = error
+        results = self._side_by_side(task, claimed)
+        rows: list[ShortEvaluation] = []
+        for position in range(len(candidates)):
+            result = results.get(position)
+            if isinstance(result, EvaluationResult):
+                judged = self._judged(task, claimed[position], result)
+                rows.append(ShortEvaluation.of(self._evaluation_answer(suite, task, judged)))
+                continue
+            if result is not None:
+                failed[position] = result
+            name = read[position].hash if position in read else None
+            rows.append(ShortEvaluation.of(candidate=name, outcome="not evaluated", reason=str(failed[position])))
+        if len(failed) == len(candidates):
+            raise failed[0]
         correct = [
             (row.time.time_us, position)
             for position, row in enumerate(rows)
@@ -212,9 +287,16 @@ class Service:
         judged = self._evaluated(task, candidate)
         trials: tuple[TuneTrial, ...] = ()
         if judged.result.evaluation.verdict is Verdict.OK:
+            self._watch.tell(len(PARTS) + 1, len(PARTS) + 2, "timing the tuning values")
             with self._pool.evaluators.using(task) as evaluator:
                 narrow = with_visible_sizes(evaluator)
-                trials = tune(narrow, candidate, seed=secrets.randbits(63), stopped=self._task_budget.stopped)
+                trials = tune(
+                    narrow,
+                    candidate,
+                    seed=secrets.randbits(63),
+                    stopped=lambda: self._stopped() or self._task_budget.stopped(),
+                )
+            self._go_on()
         return TuneAnswer(
             evaluation=ShortEvaluation.of(self._evaluation_answer(suite, task, judged)),
             trials=tuple(map(TrialRow.of, trials)),
@@ -440,10 +522,11 @@ class Service:
 
     def _prepared(self, task: Task, candidate: Candidate) -> tuple[BuildState, StageFailed | None]:
         """Resolve and compile at visible sizes alone: whether more compiles would tell hidden extents at no cost."""
-        state = BuildState()
+        state = BuildState(stopped=self._stopped)
         try:
             with_visible_sizes(self._evaluator(task)).prepare(candidate, state)
         except StageFailed as failure:
+            self._go_on()
             return state, failure
         return state, None
 
@@ -454,11 +537,67 @@ class Service:
             self._task_budget.take_evaluation()
         try:
             result = self._evaluate(task, candidate)
+        except EvaluationCancelled:
+            self._evaluations += charged
+            raise
         except KernelForgeError:
             if charged:
                 self._task_budget.give_back_evaluation()
             raise
         self._evaluations += charged
+        return self._judged(task, candidate, result)
+
+    def _side_by_side(
+        self, task: Task, candidates: Mapping[int, Candidate]
+    ) -> dict[int, EvaluationResult | KernelForgeError]:
+        """Results, or why there is none, of candidates whose evaluations are claimed; several at a time.
+
+        Raises:
+            EvaluationCancelled: the call was cancelled.
+        """
+        idle: list[Evaluator] = []
+
+        def evaluate_one(candidate: Candidate) -> EvaluationResult:
+            self._go_on()
+            try:
+                evaluator = idle.pop()
+            except IndexError:
+                evaluator = self._pool.evaluator(task)
+            with ExitStack() as stack:
+                stack.callback(evaluator.close)
+                try:
+                    result = evaluator.evaluate(candidate, seed=secrets.randbits(63), stopped=self._stopped)
+                except _TROUBLE as error:
+                    return self._infrastructure_failure(evaluator, candidate, error)
+                self._go_on()
+                stack.pop_all()
+            idle.append(evaluator)
+            return result
+
+        futures: dict[Future[EvaluationResult], int] = {}
+        try:
+            with ThreadPoolExecutor(self._jobs, thread_name_prefix="batch") as threads:
+                futures = {threads.submit(evaluate_one, item): position for position, item in candidates.items()}
+                for done, _ in enumerate(as_completed(futures), start=1):
+                    self._watch.tell(done, len(futures), f"{done} of {len(futures)} evaluated")
+        finally:
+            for evaluator in idle:
+                evaluator.close()
+        results: dict[int, EvaluationResult | KernelForgeError] = {}
+        for future, position in futures.items():
+            try:
+                results[position] = future.result()
+            except EvaluationCancelled:
+                self._evaluations += len(candidates)
+                raise
+            except KernelForgeError as error:
+                self._task_budget.give_back_evaluation()
+                results[position] = error
+        self._evaluations += sum(isinstance(result, EvaluationResult) for result in results.values())
+        return results
+
+    def _judged(self, task: Task, candidate: Candidate, result: EvaluationResult) -> _Judged:
+        """An evaluation as its author may see it."""
         earlier = self._hidden_failures.setdefault(task.digest, [])
         evaluation = redact_hidden_failures(result.evaluation, earlier)
         reproduction = None
@@ -481,15 +620,39 @@ class Service:
 
         Raises:
             DeviceError: the only device failed.
+            EvaluationCancelled: the call was cancelled.
         """
         evaluator = self._evaluator(task)
+        parts = list(PARTS)
+
+        def on_part(part: Part) -> None:
+            self._watch.tell(parts.index(part) + 1, len(parts) + 1, PARTS[part])
+
         try:
             with self._pool.evaluators.using(task):
-                return evaluator.evaluate(candidate, seed=secrets.randbits(63))
-        except (SandboxError, TaskError, UnsupportedError, DeviceError) as error:
-            if isinstance(error, DeviceError):
-                self._pool.quarantine(evaluator.device, error)
-            return EvaluationResult(infrastructure_failure(evaluator, candidate, str(error)), None)
+                seed = secrets.randbits(63)
+                result = evaluator.evaluate(candidate, seed=seed, stopped=self._stopped, on_part=on_part)
+        except _TROUBLE as error:
+            return self._infrastructure_failure(evaluator, candidate, error)
+        self._go_on()
+        return result
+
+    def _infrastructure_failure(
+        self, evaluator: Evaluator, candidate: Candidate, error: KernelForgeError
+    ) -> EvaluationResult:
+        """The evaluation of a candidate that could not be judged.
+
+        Raises:
+            EvaluationCancelled: since the call was cancelled.
+            DeviceError: the only device failed.
+        """
+        self._go_on()
+        if isinstance(error, DeviceError):
+            self._pool.quarantine(evaluator.device, error)
+        return EvaluationResult(infrastructure_failure(evaluator, candidate, str(error)), None)
+
+    def _stopped(self) -> bool:
+        return self._watch.cancelled
 
     def _evaluator(self, task: Task) -> Evaluator:
         """The warm evaluator of a task.

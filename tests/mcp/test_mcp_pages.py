@@ -9,18 +9,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
+from mcp import Client, MCPError
+from mcp_types import TextResourceContents
 
 from kernelforge.agents.diagnosis.diagnose import all_notes
 from kernelforge.evaluation.pool import EvaluatorPool
 from kernelforge.hardware.specs import SPECS
 from kernelforge.mcp.pages import note_page
+from kernelforge.mcp.server import build_server
 from kernelforge.mcp.service import Service
 from kernelforge.records import Budget, Graph, Node
 from kernelforge.store import Store
 from kernelforge.tasks.suites import Catalogue
 from tests.agents.prompt_samples import BRIEF
-from tests.mcp.mcp_talk import BROKEN, PLAN, RIGHT, Call, Refused, ask, talk, write_suite
+from tests.mcp.mcp_talk import BROKEN, ME, PLAN, RIGHT, Call, Refused, ask, talk, write_suite
 
 MOST_BYTES = 12_000
 """Of a page of a list, as JSON."""
@@ -134,6 +138,40 @@ def test_notes_are_about_a_bottleneck_and_the_operators_of_a_task(service: Servi
     assert "attention-tiles" not in {note["id"] for note in ask(service, "notes", task="tiny/gelu", limit=200)["notes"]}
     with pytest.raises(Refused, match="no note is about 'weather'; there are notes about dram-bound"):
         ask(service, "notes", bottleneck="weather")
+
+
+def test_pages_notes_and_tasks_are_resources(service: Service) -> None:
+    async def main() -> None:
+        async with Client(build_server(service), client_info=ME) as client:
+
+            async def read(address: str) -> str:
+                (content,) = (await client.read_resource(address)).contents
+                assert isinstance(content, TextResourceContents)
+                return content.text
+
+            listed = [resource.uri for resource in (await client.list_resources()).resources]
+            pages = {address: await read(address) for address in listed}
+            assert "## Launches" in pages["kernelforge://docs/launch-plan"]
+            assert "`memory_l1_wavefronts_shared`" in pages["kernelforge://docs/metrics"]
+            templates = (await client.list_resource_templates()).resource_templates
+            about = {template.uri_template: template.description or "" for template in templates}
+            for template, name in (("docs/launch-plan/{section}", "launches"), ("notes/{bottleneck}", "bank-conflict")):
+                assert name in about[f"kernelforge://{template}"]
+                assert await read(f"kernelforge://{template.partition('{')[0]}{name}")
+            prompt = (await client.call_tool("show_task", {"task": "other"})).structured_content
+            assert prompt is not None
+            assert await read("kernelforge://tasks/tiny/other") == prompt["prompt"]
+            for address in (
+                "notes/weather",
+                "docs/launch-plan/..%2F..%2FSKILL",
+                "tasks/tiny/none",
+                "answers/none",
+                "x",
+            ):
+                with pytest.raises(MCPError):
+                    await read(f"kernelforge://{address}")
+
+    anyio.run(main)
 
 
 def test_code_is_shown_page_by_page(service: Service, pool: EvaluatorPool) -> None:

@@ -6,18 +6,22 @@ import json
 import os
 import re
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import anyio
+import jsonschema
 import pytest
 from mcp import Client
+from mcp_types import TextResourceContents
 
 import kernelforge.mcp.server
-from kernelforge.errors import UsageError
+from kernelforge.errors import SandboxError, UsageError
 from kernelforge.evaluation.evaluator import EvaluationResult, Evaluator
 from kernelforge.evaluation.pool import EvaluatorPool
 from kernelforge.evaluation.stages.compile_stage import BuildState
+from kernelforge.evaluation.stages.correctness import CorrectnessStage
 from kernelforge.mcp.candidates import MAX_NOTE_CHARS
 from kernelforge.mcp.server import build_server
 from kernelforge.mcp.service import Service
@@ -82,10 +86,36 @@ def test_every_tool_is_described_and_typed(service: Service) -> None:
         ]
         assert len(described) == len(tool.input_schema["properties"])
     listing = json.dumps([tool.model_dump(mode="json", exclude_none=True) for tool in tools.values()])
-    assert len(listing) < 62_000, "a client's model may have to read all of it"
+    assert len(listing) < 35_000, "a client's model may have to read all of it"
+    assert all(tool.title for tool in tools.values())
     assert [name for name, tool in tools.items() if not tool.annotations.read_only_hint] == [
         "submit", "start", "go_on",
     ]  # fmt: skip
+
+
+def test_answers_fit_the_short_schemas_and_the_complete_ones(service: Service) -> None:
+    texts = {"source": RIGHT, "plan": PLAN}
+
+    async def main() -> None:
+        async with Client(build_server(service), client_info=ME) as client:
+            listed = {tool.name: tool.output_schema for tool in (await client.list_tools()).tools}
+            calls: list[tuple[str, dict[str, Any]]] = [
+                ("evaluate_batch", {"candidates": [texts, {"source": WRONG, "plan": PLAN}]}),
+                ("profile", texts),
+                ("submit", texts),
+                ("attempts", {}),
+            ]
+            for name, arguments in calls:
+                answer = (await client.call_tool(name, {"task": "tiny/gelu", **arguments})).structured_content
+                (complete,) = (await client.read_resource(f"kernelforge://answers/{name}")).contents
+                assert isinstance(complete, TextResourceContents)
+                full = json.loads(complete.text)
+                assert len(json.dumps(listed[name])) < len(json.dumps(full))
+                for schema in (listed[name], full):
+                    jsonschema.validate(answer, schema)
+
+    anyio.run(main)
+    service.close()
 
 
 def test_the_page_names_every_tool_with_its_arguments(service: Service) -> None:
@@ -398,20 +428,82 @@ def test_a_call_that_is_cancelled_while_it_waits_takes_no_evaluation(
     assert talk(service, session) == 7
 
 
-def test_a_client_hears_how_many_calls_are_ahead(service: Service) -> None:
-    heard: list[str | None] = []
+@pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
+def test_a_client_hears_how_far_a_call_is(service: Service, mode: str) -> None:
+    heard: list[tuple[float, str | None]] = []
 
     async def hear(progress: float, total: float | None, message: str | None) -> None:
-        heard.append(message)
+        heard.append((progress, message))
+
+    texts = {"source": RIGHT, "plan": PLAN}
 
     async def main() -> None:
-        async with Client(build_server(service), client_info=ME) as client:
-            await client.call_tool(
-                "compile", {"task": "tiny/gelu", "source": RIGHT, "plan": PLAN}, progress_callback=hear
-            )
+        async with Client(build_server(service), client_info=ME, mode=mode) as client:
+            for name, arguments in (("evaluate", texts), ("evaluate_batch", {"candidates": [texts, texts]})):
+                await client.call_tool(name, {"task": "tiny/gelu", **arguments}, progress_callback=hear)
 
     anyio.run(main)
-    assert heard == ["0 calls ahead"]
+    assert heard == [
+        (0, "0 calls ahead"), (1, "compiling"), (2, "checking small and hidden sizes"), (3, "running the full size"),
+        (0, "0 calls ahead"), (1, "1 of 2 evaluated"), (2, "2 of 2 evaluated"),
+    ]  # fmt: skip
+
+
+def test_a_call_that_is_cancelled_at_work_ends_and_its_evaluation_is_counted(
+    catalogue: Catalogue, pool: EvaluatorPool, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = Service(catalogue, pool, store, Budget(evaluations=9))
+    begun, interrupted, interrupt = threading.Event(), threading.Event(), pool.interrupt
+    check = CorrectnessStage.check_all
+
+    def endless(stage: CorrectnessStage, *arguments: Any) -> None:
+        if not begun.is_set():
+            begun.set()
+            assert interrupted.wait(60)
+        check(stage, *arguments)
+
+    def interrupts(*, oracles: bool) -> None:
+        interrupt(oracles=oracles)
+        interrupted.set()
+
+    monkeypatch.setattr(CorrectnessStage, "check_all", endless)
+    monkeypatch.setattr(pool, "interrupt", interrupts)
+
+    async def session(call: Call) -> dict[str, Any]:
+        async with anyio.create_task_group() as group:
+            group.start_soon(partial(call, "submit", task="tiny/gelu", source=RIGHT, plan=PLAN))
+            await anyio.to_thread.run_sync(begun.wait)
+            group.cancel_scope.cancel()
+        return await call("evaluate", task="tiny/gelu", source=RIGHT, plan=PLAN)
+
+    answer = talk(service, session)
+    assert (answer["verdict"], answer["evaluations_left"]) == ("OK", 7)
+    assert store.runs() == []
+
+
+def test_a_batch_is_evaluated_side_by_side_and_answered_in_order(
+    catalogue: Catalogue, pool: EvaluatorPool, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = Service(catalogue, pool, store, Budget(evaluations=4))
+    evaluate, both, calls = Evaluator.evaluate, threading.Barrier(2), iter(range(9))
+
+    def together(evaluator: Evaluator, candidate: Candidate, **options: Any) -> EvaluationResult:
+        if next(calls) < 2:
+            both.wait(60)
+        if "no_such_name" in candidate.source:
+            raise SandboxError("the child is gone")
+        return evaluate(evaluator, candidate, **options)
+
+    monkeypatch.setattr(Evaluator, "evaluate", together)
+    sources = [WRONG, BROKEN, "", RIGHT, RIGHT + "// the same", RIGHT + "// beyond the budget"]
+    candidates = [{"source": source, "plan": PLAN} for source in sources]
+    answer = ask(service, "evaluate_batch", task="tiny/gelu", candidates=candidates)
+    outcomes = [row["outcome"] for row in answer["results"]]
+    assert outcomes == ["WRONG", "INFRA", "not evaluated", "OK", "OK", "not evaluated"]
+    assert "source is empty" in answer["results"][2]["reason"]
+    assert "budget of 4 evaluations is spent" in answer["results"][5]["reason"]
+    assert answer["fastest"] in (3, 4)
+    assert answer["evaluations_left"] == 0
 
 
 def test_no_evaluation_begins_after_the_wall_time(catalogue: Catalogue, pool: EvaluatorPool, store: Store) -> None:

@@ -25,6 +25,9 @@ from tests.mcp.mcp_talk import CODER, ME, PLAN, RIGHT, WRONG, caller, write_suit
 
 TOKEN = "a-token-of-the-tests-own"
 COMMAND = ["-m", "kernelforge", "mcp"]
+HANDSHAKES = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
+"""Revisions of the protocol that begin with a handshake."""
+NEWEST = "2026-07-28"
 HELLO = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
 WAIT_S = 240.0
 """For what must happen; nothing is timed by it."""
@@ -142,9 +145,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         assert process.returncode == 0, "SIGTERM must end the server in good order, so that runs are closed"
 
 
-def post(served: Served, **headers: str) -> httpx2.Response:
+def post(served: Served, message: dict[str, Any] = HELLO, **headers: str) -> httpx2.Response:
     accepted = {"Accept": "application/json, text/event-stream"}
-    return httpx2.post(served.address, json=HELLO, headers={**accepted, **headers}, trust_env=False)
+    return httpx2.post(served.address, json=message, headers={**accepted, **headers}, trust_env=False)
 
 
 @pytest.mark.parametrize(
@@ -167,6 +170,27 @@ def test_over_http_requests_that_name_another_host_are_refused(served: Served, n
 def test_over_http_the_server_listens_on_the_loopback_interface_alone(served: Served) -> None:
     assert served.host.startswith("127.0.0.1:")
     assert TOKEN not in served.log
+
+
+@pytest.mark.parametrize("version", [*HANDSHAKES, "1999-01-01"])
+def test_every_revision_of_the_protocol_is_spoken(served: Served, version: str) -> None:
+    client = {"name": "raw", "version": "1"}
+    params = {"protocolVersion": version, "capabilities": {}, "clientInfo": client}
+    message = {**HELLO, "method": "initialize", "params": params}
+    answer = post(served, message, Authorization=f"Bearer {TOKEN}")
+    (line,) = (line for line in answer.text.splitlines() if line.startswith("data: {"))
+    result = json.loads(line.removeprefix("data: "))["result"]
+    assert result["protocolVersion"] == (version if version in HANDSHAKES else HANDSHAKES[-1])
+    assert {"tools", "resources"} <= set(result["capabilities"])
+
+
+def test_the_newest_revision_needs_no_handshake(served: Served) -> None:
+    meta = {f"io.modelcontextprotocol/{key}": value for key, value in
+            {"protocolVersion": NEWEST, "clientCapabilities": {}}.items()}  # fmt: skip
+    message = {**HELLO, "method": "server/discover", "params": {"_meta": meta}}
+    headers = {"MCP-Protocol-Version": NEWEST, "Mcp-Method": "server/discover"}
+    answer = post(served, message, Authorization=f"Bearer {TOKEN}", **headers).json()
+    assert NEWEST in answer["result"]["supportedVersions"]
 
 
 def test_over_http_a_client_with_the_token_is_served(served: Served) -> None:

@@ -33,7 +33,8 @@ def skill_files() -> dict[str, str]:
         raise UsageError(f"the skill is not installed ({error}); reinstall kernelforge") from error
     for title, text in _sections(shipped_page("launch-plan.md")):
         files[f"references/launch-plan/{_file_name(title)}.md"] = f"# {title}\n\n{text}\n"
-    files["references/diagnosis.md"] = _without_links(shipped_page("diagnosis.md"))
+    files["references/diagnosis.md"] = without_links(shipped_page("diagnosis.md"))
+    files["references/metrics.md"] = _metrics_page()
     for bottleneck in Bottleneck:
         notes = [note for note in all_notes() if note.bottlenecks[0] is bottleneck]
         if notes:
@@ -79,15 +80,23 @@ def _is_ours(path: Path) -> bool:
 
 def _sections(page: str) -> list[tuple[str, str]]:
     """Titles and texts of a page's sections; what comes before the first is ``Overview``."""
-    before, *parts = _without_links(page).split("\n## ")
+    before, *parts = without_links(page).split("\n## ")
     overview = before.partition("\n")[2].strip()
     split = [part.partition("\n") for part in parts]
     return [("Overview", overview), *((title, text.strip()) for title, _, text in split)]
 
 
-def _without_links(page: str) -> str:
+def without_links(page: str) -> str:
     """A page whose links to other pages are plain words, since those are not in the skill."""
     return _LINK.sub(r"\1", page)
+
+
+def _metrics_page() -> str:
+    """Page about the metrics of profiles, from the pages of the devices that make them."""
+    emulated, gpu = dict(_sections(shipped_page("emulated-device.md"))), dict(_sections(shipped_page("profiling.md")))
+    differ = "Names that differ between emulated and measured profiles"
+    parts = {"Origins": gpu["Origins"], "On the emulated device": emulated["Metrics"], differ: gpu[differ]}
+    return "\n".join(["# Metrics\n", *(f"## {title}\n\n{text}\n" for title, text in parts.items())])
 
 
 def _file_name(title: str) -> str:

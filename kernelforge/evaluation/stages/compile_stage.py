@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Literal
 
 from kernelforge.candidate import ResolvedPlan, parse_plan, signatures
 from kernelforge.compile import Artifact, Compiler
@@ -26,6 +26,9 @@ from kernelforge.records import (
     TaskFacts,
     Verdict,
 )
+
+Part = Literal["compile", "check", "full size"]
+"""Part of an evaluation. Small and hidden sizes are one: how long a hidden size takes would tell its extents."""
 
 
 @dataclass
@@ -53,6 +56,8 @@ class BuildState:
     """Wall time by part of the work."""
     stopped: Callable[[], bool] = lambda: False
     """Whether the evaluation was cancelled; called before each part of the work."""
+    on_part: Callable[[Part], None] = lambda part: None
+    """Called when a part of an evaluation begins."""
 
     def go_on(self) -> None:
         """
