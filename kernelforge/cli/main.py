@@ -29,6 +29,7 @@ from kernelforge.cli import (
     leaderboard,
     mcp,
     notes,
+    package,
     predict,
     prompts,
     report,
@@ -85,6 +86,7 @@ app.add_typer(skill.app, name="skill", short_help="Teach a coding agent to use K
 app.add_typer(leaderboard.app, name="leaderboard", short_help="Compare runs.")
 app.add_typer(reward.app, name="reward", short_help="List reward policies, and compute rewards again.")
 app.command("export", short_help="Write attempts as JSON lines.")(export.export)
+app.command("package", short_help="Write an attempt as a Python package.")(package.package)
 app.add_typer(data.app, name="data", short_help="Make training data of runs, jobs and sessions.")
 
 

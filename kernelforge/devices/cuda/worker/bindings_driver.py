@@ -60,8 +60,11 @@ class Owner(Protocol):
 
     runtime: str
     """Name and version: ``cupy 14.2.0``."""
-    stream: int
-    """Handle (``CUstream``) of a stream that can be captured."""
+
+    @property
+    def stream(self) -> int:
+        """Handle (``CUstream``) of a stream that can be captured."""
+        ...
 
     def allocate(self, nbytes: int) -> Pointer: ...
 

@@ -1,6 +1,7 @@
 """The reference model of a task file at one size, with the semantics that candidates are held to.
 
-Runs third-party code (the task file); only ever import this in a confined child.
+Runs third-party code (the task file); only ever import this in a confined child, or in the process of a user who
+installed a package of :mod:`kernelforge.packaging`.
 """
 
 from __future__ import annotations
@@ -60,6 +61,9 @@ class Reference:
             model = self._module.Model(**init) if isinstance(init, dict) else self._module.Model(*init)
         if not isinstance(model, nn.Module):
             raise TaskError("`Model` is not a torch.nn.Module")
+        self.arguments: tuple[tuple[Any, ...], dict[str, Any]]
+        """What ``Model`` was constructed with, by position and by name."""
+        self.arguments = ((), init) if isinstance(init, dict) else (tuple(init), {})
         self.device = HOST
         """Where the model is, and what :meth:`inputs` gives."""
         self._draws_on_host = False
