@@ -47,6 +47,9 @@ def test_references_are_small_and_hold_every_note_and_section(files: dict[str, s
     assert max(map(len, references.values())) < 8_000
     notes = "".join(text for name, text in files.items() if name.startswith("references/notes/"))
     assert all(note.text in notes for note in all_notes())
+    for note in all_notes():
+        for bottleneck in note.bottlenecks[:2]:
+            assert note.title in files[f"references/notes/{bottleneck}.md"]
     launches = files["references/launch-plan/launches.md"]
     assert "gemm[(ceil_div(n, 16), ceil_div(n, 16)), (16, 16)](x, y, out" in launches
 

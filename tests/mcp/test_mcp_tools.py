@@ -17,6 +17,7 @@ from mcp import Client
 from mcp_types import TextResourceContents
 
 import kernelforge.mcp.server
+from kernelforge.agents.prompting.skill import skill_files
 from kernelforge.errors import SandboxError, UsageError
 from kernelforge.evaluation.evaluator import EvaluationResult, Evaluator
 from kernelforge.evaluation.pool import EvaluatorPool
@@ -91,6 +92,24 @@ def test_every_tool_is_described_and_typed(service: Service) -> None:
     assert [name for name, tool in tools.items() if not tool.annotations.read_only_hint] == [
         "submit", "start", "go_on",
     ]  # fmt: skip
+
+
+def test_recorded_sessions_open_files_and_call_tools_that_exist(service: Service) -> None:
+    async def listed() -> list[Any]:
+        return await build_server(service).list_tools()
+
+    schemas = {tool.name: tool.input_schema for tool in anyio.run(listed)}
+    recording = Path(__file__).parents[2] / "results" / "reference" / "skill-core.jsonl"
+    _, *sessions = map(json.loads, recording.read_text(encoding="utf-8").splitlines())
+    assert len({session["task"] for session in sessions}) * 2 == len(sessions)
+    for session in sessions:
+        for step in session["steps"]:
+            if "read" in step:
+                assert step["read"] in skill_files()
+                assert session["guide"] == "skill"
+                continue
+            arguments = {name: value for name, value in step["arguments"].items() if name != "parent"}
+            jsonschema.validate(arguments, {**schemas[step["tool"]], "additionalProperties": False})
 
 
 def test_answers_fit_the_short_schemas_and_the_complete_ones(service: Service) -> None:

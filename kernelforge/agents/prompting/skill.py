@@ -7,6 +7,7 @@ opens when it needs them, so that they say what this version does.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from kernelforge.agents.diagnosis.diagnose import Note, all_notes
@@ -38,7 +39,7 @@ def skill_files() -> dict[str, str]:
     for bottleneck in Bottleneck:
         notes = [note for note in all_notes() if note.bottlenecks[0] is bottleneck]
         if notes:
-            parts = [f"# Against {bottleneck}\n", *map(_note_text, notes)]
+            parts = [f"# Against {bottleneck}\n", *map(_note_text, notes), *_elsewhere(bottleneck)]
             files[f"references/notes/{bottleneck}.md"] = "\n".join(parts)
     return files
 
@@ -101,6 +102,18 @@ def _metrics_page() -> str:
 
 def _file_name(title: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
+
+
+def _elsewhere(bottleneck: Bottleneck) -> Iterator[str]:
+    """Titles of the notes to which a bottleneck comes second, with the files that have them."""
+    titles: dict[Bottleneck, list[str]] = {}
+    for note in all_notes():
+        if bottleneck in note.bottlenecks[1:2]:
+            titles.setdefault(note.bottlenecks[0], []).append(note.title)
+    if titles:
+        yield "## Elsewhere\n"
+        yield from (f"- {first}.md: {'; '.join(names)}." for first, names in titles.items())
+        yield ""
 
 
 def _note_text(note: Note) -> str:
