@@ -34,7 +34,7 @@ def export_object(attempt: Attempt) -> dict[str, Any]:
     return {
         "version": EXPORT_VERSION,
         **{name: data[name] for name in ("id", "run", "task", "number", "parent", "operator")},
-        **{name: data[name] for name in ("inspirations", "coder", "technique")},
+        **{name: data[name] for name in ("start", "inspirations", "coder", "technique")},
         "caught_by": caught_by(attempt.evaluation),
         "prompt": _last(words, "prompt"),
         "reply": _last(words, "reply"),

@@ -85,7 +85,13 @@ def _graph() -> Graph:
 BRIEF = TaskContext(
     task=TASK,
     facts=TaskFacts(task_digest=TASK.digest, sizes=(_size("full", 1024, 4096), _size("small", 32, 512))),
-    shared={"x.shape[1]": "varies; a multiple of 4 at some sizes only"},
+    shared={
+        "x.shape[0]": "varies; a multiple of 4 at some sizes only",
+        "x.shape[1]": "varies; a multiple of 4 at every size",
+        "w['scale'].shape[0]": "1 at every size",
+        "output 0 shape[0]": "equal to x.shape[0] at every size",
+        "output 0 shape[1]": "equal to x.shape[1] at every size",
+    },
     graph=_graph(),
     device={
         "device": "NVIDIA H100 SXM5 80 GB, emulated on the CPU from its PTX (emulated:h100)",

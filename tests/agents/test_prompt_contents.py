@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -11,12 +12,24 @@ from kernelforge.agents import CoderRequest, JudgeRequest
 from kernelforge.agents.acceptance import APART, Outcome
 from kernelforge.agents.builtin.codegen.loops import LONGEST_RUN
 from kernelforge.agents.prompting.attempts import HISTORY_CHARS, floor_text, history_text
-from kernelforge.agents.prompting.render import attributes_text, shared_text
+from kernelforge.agents.prompting.sizes import attributes_text, shared_text, symbolic_sizes
 from kernelforge.agents.prompting.text import clipped, tensors
 from kernelforge.agents.prompts import coder_prompt, judge_prompt, reflexion_prompt, requested_sections
 from kernelforge.evaluation.oracle.worker import sequential_sums
 from kernelforge.profiling.ncu.catalogue import CUDAFORGE
-from kernelforge.records import UNCOMPARED, DType, Metric, Operator, Origin, TaskFacts, TensorSpec, TuneTrial, Verdict
+from kernelforge.records import (
+    UNCOMPARED,
+    DType,
+    Metric,
+    Operator,
+    Origin,
+    SizeFacts,
+    TaskFacts,
+    TensorSpec,
+    TuneTrial,
+    Verdict,
+    WeightSpec,
+)
 from kernelforge.records.evaluation import MODELLED_TIME
 from kernelforge.search.base import DEFAULT_VISIBILITY, ProfileVisibility
 from tests.agents import prompt_samples as samples
@@ -384,11 +397,63 @@ def test_facts_about_sizes_are_said_once() -> None:
     }  # fmt: skip
     assert shared_text(shared) == "- x.shape[0], [1]: varies\n- w.shape[0], output 0 shape[1]: 3"
     attributes = {"conv.stride.0": 1, "conv.stride.1": 1, "conv.pad.0": 0, "conv.pad.1": 2, "eps": 0.5, "a.b.c": True}
-    expected = "conv.{stride.{0,1} = 1, pad.0 = 0, pad.1 = 2}, eps = 0.5, a.b.c = True"
-    assert attributes_text(attributes) == expected
+    assert attributes_text(attributes) == "conv.{stride.{0,1}=1, pad.0=0, pad.1=2}, eps=0.5, a.b.c=True"
+    alike = {"conv.stride.0": 1, "conv.stride.1": 1, "conv.pad.0": 1, "conv.pad.1": 1, "conv.groups": 1}
+    assert attributes_text(alike) == "conv.{{stride,pad}.{0,1}=1, groups=1}"
     wide, narrow = (TensorSpec(shape=(rows, 4), dtype=DType.FLOAT16, stride=(4, 1)) for rows in (8, 2))
     assert tensors([wide, wide, 3]) == "2 x float16[8, 4]; 3"
     assert tensors([narrow, wide], [wide]) == "[2, 4]; float16[8, 4]"
+
+
+def tensor(*shape: int, dtype: DType = DType.FLOAT32) -> TensorSpec:
+    return TensorSpec.contiguous(shape, dtype)
+
+
+def sized(name: str, rows: int, inner: int, **changes: Any) -> SizeFacts:
+    values: dict[str, Any] = {
+        "size": name, "inputs": (tensor(rows, inner), tensor(rows, dtype=DType.INT64)),
+        "weights": (WeightSpec(name="norm.weight", spec=tensor(inner), kind="parameter"),),
+        "outputs": (tensor(rows, 3),), "attrs": {"eps": 0.5, "rows": rows},
+        "compulsory_bytes": 6_310_016, "flops": 999_960, "eager_launches": 1,
+    }  # fmt: skip
+    return SizeFacts(**{**values, **changes})
+
+
+def test_shapes_are_written_in_symbols_for_extents() -> None:
+    facts = TaskFacts(task_digest="", sizes=(sized("full", 8, 64), sized("small", 2, 4)))
+    shared = {
+        "x.shape[0]": "varies; a multiple of 4 at some sizes only",
+        "x.shape[1]": "varies; a multiple of 4 at every size",
+        "index.shape[0]": "equal to x.shape[0] at every size",
+        "w['norm.weight'].shape[0]": "equal to x.shape[1] at every size",
+        "output 0 shape[0]": "equal to x.shape[0] at every size", "output 0 shape[1]": "3 at every size",
+        "elements": "every tensor has fewer than 2**31 elements at every size",
+    }  # fmt: skip
+    assert symbolic_sizes(facts, shared).splitlines() == [
+        '- x float32[s0, s1]; index int64[s0]; w["norm.weight"] float32[s1]; output float32[s0, 3]',
+        "- s0, s1: full (8, 64), small (2, 4); s1: a multiple of 4 at every size",
+        "- at full: attrs eps=0.5, rows=8; moves at least 6.31 MB, 1 MFLOP; eager PyTorch calls 1 operator",
+        "- at small: attrs rows=2",
+        "- every tensor has fewer than 2**31 elements",
+    ]
+    assert "eager" not in symbolic_sizes(facts, shared, eager=False)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"inputs": (tensor(2, 4).model_copy(update={"stride": (1, 2)}), tensor(2, dtype=DType.INT64))},
+        {"inputs": (tensor(2, 4, dtype=DType.FLOAT16), tensor(2, dtype=DType.INT64))},
+        {"weights": ()},
+    ],
+    ids=["strides", "dtype", "weights"],
+)
+def test_shapes_that_symbols_do_not_say_whole_are_listed_by_size(changes: dict[str, Any]) -> None:
+    facts = TaskFacts(task_digest="", sizes=(sized("full", 8, 64), sized("small", 2, 4, **changes)))
+    shared = {"x.shape[0]": "varies; odd at some sizes"}
+    assert symbolic_sizes(facts, shared) == ""
+    alike = TaskFacts(task_digest="", sizes=(sized("full", 8, 64), sized("small", 2, 4)))
+    assert symbolic_sizes(alike, shared) == "", "an extent without a statement"
 
 
 def test_the_blind_sample_hides_what_others_show() -> None:

@@ -5,7 +5,7 @@ The two parts are rendered apart and joined, so nothing in a task or a reply can
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -23,10 +23,11 @@ from kernelforge.agents.prompting.attempts import (
     tuned,
 )
 from kernelforge.agents.prompting.profiles import changes, profile_table
+from kernelforge.agents.prompting.sizes import shared_text, sizes_text, symbolic_sizes
 from kernelforge.agents.prompting.text import fenced, inline, tensors
 from kernelforge.errors import UsageError
 from kernelforge.llm.base import Prompt
-from kernelforge.records import AgentName, SizeFacts, Task, TaskFacts
+from kernelforge.records import AgentName, Task
 from kernelforge.tasks.files import parse_task_file
 from kernelforge.tasks.suites import data_path
 
@@ -34,96 +35,6 @@ from kernelforge.tasks.suites import data_path
 def parameters(task: Task) -> tuple[str, ...]:
     """Names of what ``forward`` takes, in order."""
     return parse_task_file(task.source, task.name).parameters
-
-
-def sizes_text(facts: TaskFacts, *, eager: bool = True) -> str:
-    """A line per size that may be seen; of sizes other than ``full``, only what differs from it.
-
-    ``eager`` says how many operators PyTorch calls: of interest where the Coder sees a module, not a C function.
-    """
-    full = facts.at("full")
-    return "\n".join(_line(size, None if size is full else full, eager) for size in facts.sizes)
-
-
-def shared_text(shared: Mapping[str, str]) -> str:
-    """A line for each fact that all sizes have in common, after the names that it is about.
-
-    Extents of outputs that equal others or vary follow from the reference, and are left out.
-    """
-    names: dict[str, list[str]] = {}
-    for name, fact in shared.items():
-        if name.startswith("output ") and fact.startswith(("equal to ", "varies")):
-            continue
-        names.setdefault(fact.removesuffix(" at every size"), []).append(name)
-    return "\n".join(f"- {_joined(group)}: {inline(fact, 600)}" for fact, group in names.items())
-
-
-def _joined(names: Sequence[str]) -> str:
-    """Names in one line; of extents of one tensor, one after another, the later ones by their index alone."""
-    parts, last = [], ""
-    for name in names:
-        tensor, bracket, index = name.rpartition("[")
-        repeats = bool(bracket) and tensor == last
-        parts.append(inline(bracket + index if repeats else name))
-        last = tensor
-    return ", ".join(parts)
-
-
-def attributes_text(attributes: Mapping[str, Any]) -> str:
-    """Scalar attributes with their values, in braces those of one module and indices of one sequence.
-
-    ``conv.stride.0`` and ``conv.stride.1``, both 1, and ``conv.groups`` are ``conv.{stride.{0,1} = 1, groups = 2}``.
-    """
-    modules: dict[str, dict[str, list[tuple[str, Any]]]] = {}
-    for path, value in attributes.items():
-        module, dot, name = path.partition(".")
-        stem, point, index = name.rpartition(".")
-        if not point or not index.isdecimal():
-            stem, index = name, ""
-        modules.setdefault(module, {}).setdefault(stem if dot else "", []).append((index, value))
-    return ", ".join(_of_module(inline(module), stems) for module, stems in modules.items())
-
-
-def _of_module(module: str, stems: Mapping[str, Sequence[tuple[str, Any]]]) -> str:
-    if set(stems) == {""}:
-        return f"{module} = {inline(stems[''][0][1])}"
-    parts = []
-    for stem, items in stems.items():
-        values: dict[str, list[str]] = {}
-        for index, value in items:
-            values.setdefault(inline(value), []).append(index)
-        for value, indices in values.items():
-            several = f".{{{','.join(indices)}}}" if len(indices) > 1 else f".{indices[0]}" if indices[0] else ""
-            parts.append(f"{inline(stem)}{several} = {value}")
-    return f"{module}.{{{', '.join(parts)}}}" if len(parts) > 1 else f"{module}.{parts[0]}"
-
-
-def _line(size: SizeFacts, full: SizeFacts | None, eager: bool) -> str:
-    before = {} if full is None else {weight.name: weight.spec for weight in full.weights}
-    attributes = {} if full is None else full.attrs
-    inputs, outputs = ((), ()) if full is None else (full.inputs, full.outputs)
-    parts = [f"inputs {tensors(size.inputs, inputs)}", f"outputs {tensors(size.outputs, outputs)}"]
-    weights: dict[str, list[str]] = {}
-    for weight in size.weights:
-        if (spec := before.get(weight.name)) != weight.spec:
-            text = tensors([weight.spec], () if spec is None else [spec])
-            weights.setdefault(text, []).append(f'w["{inline(weight.name)}"]')
-    if weights:
-        parts.append("weights " + "; ".join(f"{', '.join(names)} {text}" for text, names in weights.items()))
-    attrs = {name: value for name, value in size.attrs.items() if attributes.get(name) != value}
-    if attrs:
-        parts.append(f"attrs {attributes_text(attrs)}")
-    if full is None:
-        parts.append(_work(size, eager))
-    elif size.weights or size.attrs:
-        parts.append("all else as at full")
-    return f"- {size.size}: {'; '.join(parts)}"
-
-
-def _work(size: SizeFacts, eager: bool) -> str:
-    flops = f", {size.flops:,} flop" if size.flops else ""
-    moved = f"moves at least {size.compulsory_bytes:,} bytes{flops}"
-    return f"{moved}; eager PyTorch calls {size.eager_launches} operators" if eager else moved
 
 
 if TYPE_CHECKING:
@@ -285,6 +196,7 @@ def _environment() -> Environment:
         "profile_table": profile_table,
         "shared_text": shared_text,
         "sizes_text": sizes_text,
+        "symbolic_sizes": symbolic_sizes,
         "tensors": tensors,
         "timing": timing,
         "timing_details": timing_details,

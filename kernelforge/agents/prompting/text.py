@@ -51,6 +51,15 @@ def inline(value: Any, limit: int = 120) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
+def scaled(number: int, unit: str) -> str:
+    """``number`` to four digits with a decimal prefix: ``6.31 MB``."""
+    value, prefixes = float(number), iter("kMGTP")
+    prefix = ""
+    while value >= 999.95:
+        value, prefix = value / 1000, next(prefixes)
+    return f"{value:.4g} {prefix}{unit}"
+
+
 def tensors(
     specs: Sequence[TensorSpec | int | float | bool | None],
     like: Sequence[TensorSpec | int | float | bool | None] = (),

@@ -6,7 +6,7 @@ A Coder has to write for sizes that it is not shown. It sees what they have in c
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from kernelforge.records import SizeFacts, Task, TaskFacts, TensorSpec
 from kernelforge.tasks.files import parse_task_file
@@ -33,8 +33,8 @@ def shape_invariants(task: Task, facts: TaskFacts) -> dict[str, str]:
     ``output 0 shape[0]``); no statement names or bounds a hidden size, beyond what divides all of them.
     """
     names = parse_task_file(task.source, task.name).parameters
-    by_size = [dict(_tensors(size, names)) for size in facts.sizes]
-    full = dict(_tensors(facts.at("full"), names))
+    by_size = [dict(labelled_tensors(size, names)) for size in facts.sizes]
+    full = dict(labelled_tensors(facts.at("full"), names))
     shared: dict[str, str] = {}
     first_with: dict[tuple[int, ...], str] = {}
     for label, spec in full.items():
@@ -44,7 +44,7 @@ def shape_invariants(task: Task, facts: TaskFacts) -> dict[str, str]:
             continue
         for axis in range(len(spec.shape)):
             extents = tuple(other.shape[axis] for other in specs)
-            key = f"{label}.shape[{axis}]" if not label.startswith("output") else f"{label} shape[{axis}]"
+            key = extent_key(label, axis)
             if len(set(extents)) == 1:
                 shared[key] = f"{extents[0]} at every size"
             elif extents in first_with:
@@ -65,7 +65,13 @@ def keeps_shared(task: Task, facts: TaskFacts, further: SizeFacts) -> bool:
     return all(also.get(label) == statement for label, statement in statements if statement.endswith("at every size"))
 
 
-def _tensors(size: SizeFacts, names: tuple[str, ...]) -> Iterator[tuple[str, TensorSpec]]:
+def extent_key(label: str, axis: int) -> str:
+    """Name of an extent in statements, as plans write those of inputs and weights."""
+    return f"{label} shape[{axis}]" if label.startswith("output ") else f"{label}.shape[{axis}]"
+
+
+def labelled_tensors(size: SizeFacts, names: Sequence[str]) -> Iterator[tuple[str, TensorSpec]]:
+    """Tensors of a size by the names that statements use: inputs by ``names``, then weights, then outputs."""
     for position, value in enumerate(size.inputs):
         if isinstance(value, TensorSpec):
             yield names[position] if position < len(names) else f"input {position}", value

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelforge.records import Budget, Limits, RunState, Verdict
+from kernelforge.records import Budget, Limits, Operator, RunState, StartOrigin, Verdict
 from kernelforge.report import RunRecords, attempt_view, export_lines, leaderboard, run_view, task_view
 from kernelforge.report.exports import leaderboard_csv, leaderboard_markdown
 from kernelforge.report.terminal import attempt_lines, leaderboard_lines, run_lines, task_lines
@@ -305,6 +305,13 @@ def test_exported_lines_hold_what_training_needs():
     assert best["fingerprint"]["toolchain"] == "nvrtc 13.0.88"
     limit = next(line for line in lines if line["verdict"] == "LIMIT")
     assert limit["candidate"] is None
+    origin = StartOrigin(file="softmax.cu", digest="0" * 64)
+    started = json.loads(
+        next(
+            export_lines([attempts[0].model_copy(update={"start": origin, "operator": Operator.START, "parent": None})])
+        )
+    )
+    assert (best["start"], started["start"]["file"]) == (None, "softmax.cu")
     assert all("\n" not in line for line in export_lines(attempts))
 
 
