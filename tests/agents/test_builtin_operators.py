@@ -91,6 +91,20 @@ CASES: dict[str, tuple[str, ...]] = {
     "transposed convolution of one dilation": (
         "self.m(x)", "torch.randn(2, 4, 5, 6, K)", "self.m = nn.ConvTranspose3d(4, 3, 3, (2, 1, 3), 1, (1, 0, 2))"
     ),
+    "a bidirectional LSTM": (
+        "(lambda out, state: (out, *state))(*self.m(x, (y, z)))", "torch.randn(3, N, D)", "torch.randn(4, 3, K)",
+        "torch.randn(4, 3, K)", "self.m = nn.LSTM(D, K, 2, batch_first=True, bidirectional=True)",
+    ),
+    "a GRU": ("self.m(x, y)", "torch.randn(N, 3, D)", "torch.randn(2, 3, K)", "self.m = nn.GRU(D, K, 2)"),
+    "recurrent layers without gates": (
+        "self.m(x)[0], self.n(x)[1]", "torch.randn(5, 3, D)",
+        "self.m = nn.RNN(D, K, bias=False, bidirectional=True); self.n = nn.RNN(D, 40, nonlinearity='relu')",
+    ),
+    "rows for the next layer": ("self.m(x.view(-1, 96))", "torch.randn(16, 2, D)", "self.m = nn.Linear(96, 5)"),
+    "a dense block": (
+        "(lambda a: (lambda b: torch.cat([x, a, b, torch.cat([x, a, b], 1).relu()], 1))(torch.cat([x, a], 1) * 2))"
+        "(x.exp())", MATRIX,
+    ),
     "other names": ("torch.multiply(x, 2).subtract(y, alpha=3).divide(torch.absolute(y) + 1)", MATRIX, MATRIX),
     "a tensor made of a number": ("torch.min(x, torch.tensor(0.5))", MATRIX),
     "transposed convolution": ("self.m(x)", IMAGE, "self.m = nn.ConvTranspose2d(4, 3, (3, 2), 2, (1, 0), dilation=2)"),
@@ -120,6 +134,10 @@ CASES: dict[str, tuple[str, ...]] = {
     "products by subscript": (
         "torch.einsum('nkd,dm->nmk', x, y), torch.cdist(x[0], x[1]), x[0].triu() @ y.tril(1), torch.kron(y, y[:2, :3])",
         "torch.randn(3, N, D)", "torch.randn(D, D)",
+    ),
+    "products of three by subscript": (
+        "torch.einsum('nkd,nd,ndm->nmk', x, y, z), torch.einsum('nkd,nl->nk', x, y)",
+        "torch.randn(3, N, D)", "torch.randn(3, D)", "torch.randn(3, D, K)",
     ),
     "shared heads": (
         "F.scaled_dot_product_attention(x, y, y, enable_gqa=True) + torch.arange(x.shape[2])[:, None]",
@@ -151,6 +169,16 @@ def test_values_are_pytorchs_at_a_size_that_was_not_traced(name: str, compiler: 
     }
     for item in written.values():
         run_and_compare(item, at, compiler)
+
+
+def test_kernels_of_a_dense_network_do_not_grow_with_its_depth() -> None:
+    def kernels(layers: int) -> tuple[int, int]:
+        init = f"self.m = nn.ModuleList(nn.Linear(16 + 8 * n, 8) for n in range({layers}))"
+        body = "[v := [x]] and [v.append(m(torch.cat(v, 1))) for m in self.m] and torch.cat(v, 1)"
+        item = render(trace_source(_task((body, "torch.randn(N, 16)", init)), {}), Design())
+        return len(item.kernels), item.source.count("if (p")
+
+    assert kernels(12) == kernels(5)
 
 
 PRODUCTS = {

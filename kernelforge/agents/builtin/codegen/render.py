@@ -16,6 +16,7 @@ from kernelforge.agents.builtin.codegen.attention import attention_kernel, fuse_
 from kernelforge.agents.builtin.codegen.cpp_emitter import helpers_for
 from kernelforge.agents.builtin.codegen.elementwise import element_kernel
 from kernelforge.agents.builtin.codegen.kernel import KernelText, Options, cone, in_order, leaves, with_wide_indices
+from kernelforge.agents.builtin.codegen.recurrence import recurrence_kernel
 from kernelforge.agents.builtin.codegen.rowwise import row_kernel
 from kernelforge.agents.builtin.codegen.scan import scan_kernel
 from kernelforge.agents.builtin.codegen.tensor_cores import split_sums
@@ -29,6 +30,7 @@ from kernelforge.agents.builtin.ir.nodes import (
     Convolution,
     Pointwise,
     Program,
+    Recurrence,
     Reduce,
     Scan,
     StoredTensor,
@@ -66,6 +68,8 @@ def write_kernel(name: str, root: Value, stored: frozenset[Value], options: Opti
         raise UnsupportedError("one kernel would do the same work many times")
     if kinds == {Scan}:
         return scan_kernel(name, root, stored, options)
+    if kinds == {Recurrence}:
+        return recurrence_kernel(name, root, stored)
     if isinstance(anchors[0], Attention):
         return attention_kernel(name, root, anchors[0], stored)
     if kinds <= {Contraction, Convolution}:
@@ -158,6 +162,7 @@ _SUFFIX = {
     Convolution: "conv",
     Window: "window",
     Attention: "attention",
+    Recurrence: "recurrence",
 }
 
 

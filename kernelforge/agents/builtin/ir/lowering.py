@@ -85,10 +85,14 @@ class Lowering:
             if isinstance(value, int) and not isinstance(value, bool):
                 self._integers.setdefault(value, []).append(f'attrs["{name}"]')
         self._extents: dict[int, Dim] = {}
+        self._taken: dict[int, Dim] = {}
+        """What linear layers take: extents of their weights."""
         self._values: dict[str, Any] = {}
         self._shapes: list[tuple[Dim, ...]] = []
         """Of the values so far, for reshapes that go back to one of them."""
         self._returned: set[Value] = set()
+        self.joined: dict[tuple[int, tuple[Value, ...]], Value] = {}
+        """Tensors joined so far, by axis and parts."""
         self.origin = ""
         self.dtype = DType.FLOAT32
         """Element type of the node being lowered."""
@@ -123,6 +127,8 @@ class Lowering:
             self._shapes.append(leaf.shape)
             for dim in leaf.shape:
                 self._extents.setdefault(dim.value, dim)
+            if node.kind != "input" and len(leaf.shape) == 2:
+                self._taken.setdefault(leaf.shape[1].value, leaf.shape[1])
             if node.kind == "input":
                 parameters.append(leaf.text)
             self._values[node.name] = self._as_strided(leaf, node)
@@ -369,7 +375,11 @@ class Lowering:
         total = product(value.shape)
         extents: list[Dim | None] = []
         for axis, size in enumerate(sizes):
-            extents.append(None if size == -1 else self._find_extent(size, axis, len(sizes), value.shape))
+            extent = None if size == -1 else self._find_extent(size, axis, len(sizes), value.shape)
+            if extent is not None and -1 in sizes and extent not in value.shape:
+                # What the next layer takes is an extent of its weights: of another image it may be no product of axes.
+                extent = self._taken.get(size, extent)
+            extents.append(extent)
         if None in extents:
             # One extent may be what is left of the elements; the others must follow from something.
             rest_axis = sizes.index(-1) if -1 in sizes else extents.index(None)

@@ -336,6 +336,34 @@ class Window(Value):
 
 
 @dataclass(eq=False)
+class Recurrence(Value):
+    """The states of a recurrent layer in one direction: ``[steps, batch, units]``, or an LSTM's last cells.
+
+    ``terms[steps, batch, gates * units]`` are the products with the inputs; to each is added the state before, times
+    ``weight[gates * units, units]``. Gates are in torch's order.
+    """
+
+    cell: str
+    """``lstm``, ``gru``, ``rnn_tanh`` or ``rnn_relu``."""
+    terms: Value
+    weight: Value
+    starts: tuple[Value, ...]
+    """The first hidden state, and an LSTM's first cells: ``[batch, units]``."""
+    bias: Value | None = None
+    backwards: bool = False
+    """Whether the last step comes first."""
+
+    @property
+    def gates(self) -> int:
+        return {"lstm": 4, "gru": 3}.get(self.cell, 1)
+
+    @property
+    def of_steps(self) -> bool:
+        """Whether it is the hidden state after each step, not the cells after the last."""
+        return len(self.shape) == 3
+
+
+@dataclass(eq=False)
 class Attention(Value):
     """The softmax of ``scores`` over the last axis, times ``v``; the scores are made of ``dot``, ``q`` times ``k``."""
 
@@ -359,7 +387,7 @@ class Attention(Value):
         return tuple(tensors)
 
 
-ANCHORS = (Reduce, Scan, Contraction, Convolution, Window, Attention)
+ANCHORS = (Reduce, Scan, Contraction, Convolution, Window, Attention, Recurrence)
 """Values that need a loop of their own."""
 
 

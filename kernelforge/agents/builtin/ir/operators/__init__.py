@@ -9,6 +9,7 @@ from kernelforge.agents.builtin.ir.operators import (  # noqa: F401  (fill the r
     norms,
     pooling_and_convolution,
     products,
+    recurrent,
     reductions,
     views,
 )

@@ -48,7 +48,7 @@ def _outer(lo: Lowering, a: Value, b: Value) -> Value:
 
 
 @lowers("linear")
-def _linear(lo: Lowering, x: Value, weight: Value, bias: Value | None = None) -> Value:
+def linear(lo: Lowering, x: Value, weight: Value, bias: Value | None = None) -> Value:
     lead = x.shape[:-1]
     flat = x if len(lead) == 1 else lo.reshape(x, (product(lead), x.shape[-1]))
     result = affine(lo, contract(lo, flat, transposed(lo, weight)), None, bias)
@@ -71,18 +71,41 @@ def _added(lo: Lowering, c: Value, result: Value, beta: float, alpha: float) -> 
 
 @lowers("einsum")
 def _einsum(lo: Lowering, equation: str, values: Sequence[Value], **_: Any) -> Value:
-    """Two operands, each letter once in each: permuted to (batch, kept, summed), multiplied, and permuted back."""
+    """Operands one after another, each letter once in each, as torch takes them; letters are summed when none needs
+    them any more."""
     inputs, _arrow, output = equation.replace(" ", "").partition("->")
-    letters = inputs.split(",")
-    if len(values) != 2 or not output or any(len(set(word)) != len(word) or "." in word for word in letters):
-        raise UnsupportedError("the built-in Coder knows einsum of two operands with distinct letters only")
-    (first, second), (a, b) = letters, values
+    words = inputs.split(",")
+    if not output or any(len(set(word)) != len(word) or "." in word for word in words):
+        raise UnsupportedError("the built-in Coder knows einsum of operands with distinct letters only")
+    pairs = list(zip(words, values, strict=True))
+    word, value = pairs[0]
+    for following, (other, factor) in enumerate(pairs[1:], 2):
+        needed = set(output).union(*words[following:])
+        word, value = _summed(lo, word, value, needed | set(other))
+        other, factor = _summed(lo, other, factor, needed | set(word))
+        word, value = _product(lo, word, value, other, factor, needed)
+    word, value = _summed(lo, word, value, set(output))
+    return lo.permute(value, [word.index(letter) for letter in output])
+
+
+def _summed(lo: Lowering, word: str, value: Value, needed: set[str]) -> tuple[str, Value]:
+    """An operand of einsum without the letters that nothing needs."""
+    gone = [axis for axis, letter in enumerate(word) if letter not in needed]
+    if not gone:
+        return word, value
+    return "".join(letter for letter in word if letter in needed), lo.drop(lo.reduce("sum", value, gone), gone)
+
+
+def _product(lo: Lowering, first: str, a: Value, second: str, b: Value, needed: set[str]) -> tuple[str, Value]:
+    """Two operands of einsum, permuted to (batch, own, summed) and multiplied; the letters of the product, and it."""
     dims = dict(zip(first, a.shape, strict=True)) | dict(zip(second, b.shape, strict=True))
-    batch = [letter for letter in first if letter in second and letter in output]
-    summed = [letter for letter in first if letter in second and letter not in output]
+    batch = [letter for letter in first if letter in second and letter in needed]
+    summed = [letter for letter in first if letter in second and letter not in needed]
     rows, columns = ([letter for letter in word if letter not in batch + summed] for word in (first, second))
-    if set(rows + columns) - set(output):
-        raise UnsupportedError("the built-in Coder knows no einsum that sums over one operand alone")
+    order = "".join((*batch, *rows, *columns))
+    if not summed:
+        factors = (_spread(lo, value, word, order) for value, word in ((a, first), (b, second)))
+        return order, lo.pointwise("{0} * {1}", *factors)
 
     def arranged(x: Value, word: str, middle: list[str], last: list[str]) -> Value:
         moved = lo.permute(x, [word.index(letter) for letter in (*batch, *middle, *last)])
@@ -90,9 +113,15 @@ def _einsum(lo: Lowering, equation: str, values: Sequence[Value], **_: Any) -> V
         return lo.reshape(moved, (*(dims[letter] for letter in batch), *parts))
 
     result = contract(lo, arranged(a, first, rows, summed), arranged(b, second, summed, columns))
-    order = [*batch, *rows, *columns]
-    result = lo.reshape(result, tuple(dims[letter] for letter in order))
-    return lo.permute(result, [order.index(letter) for letter in output])
+    return order, lo.reshape(result, tuple(dims[letter] for letter in order))
+
+
+def _spread(lo: Lowering, value: Value, word: str, order: str) -> Value:
+    """A value with its axes in another order, and one of extent 1 for each letter that it lacks."""
+    value = lo.permute(value, [word.index(letter) for letter in order if letter in word])
+    for axis, letter in enumerate(order):
+        value = value if letter in word else lo.insert(value, axis)
+    return value
 
 
 @lowers("cdist")

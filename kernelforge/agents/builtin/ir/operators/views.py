@@ -195,11 +195,19 @@ def concat(lo: Lowering, values: Sequence[Value], axis: int = 0) -> Value:
     for value in values:
         extent = more(extent, value.shape[axis])
     shape = (*values[0].shape[:axis], extent, *values[0].shape[axis + 1 :])
-    return Concat(shape, lo.dtype, tuple(values), axis, origin=lo.origin)
+    parts = tuple(values)
+    for count in range(len(parts) - 1, 1, -1):
+        # What a dense network joins grows by a part with each layer: it is stored, and no kernel reads all parts.
+        if (first := lo.joined.get((axis, parts[:count]))) is not None:
+            parts = (lo.pointwise("{0}", first), *parts[count:])
+            break
+    joined = Concat(shape, lo.dtype, parts, axis, origin=lo.origin)
+    lo.joined[axis, tuple(values)] = joined
+    return joined
 
 
 @lowers("stack")
-def _stack(lo: Lowering, values: Sequence[Value], axis: int = 0) -> Value:
+def stack(lo: Lowering, values: Sequence[Value], axis: int = 0) -> Value:
     axis %= len(values[0].shape) + 1
     return concat(lo, [lo.insert(value, axis) for value in values], axis)
 
