@@ -227,13 +227,19 @@ def looked_at(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
 
 def run_part(
-    ptx: str, steps: Sequence[Launch | Fill], output: Output, indices: Sequence[int], *, nearby: bool = False
+    ptx: str,
+    steps: Sequence[Launch | Fill],
+    output: Output,
+    indices: Sequence[int],
+    *,
+    nearby: bool = False,
+    most: int | None = None,
 ) -> PartResult:
     names = {s.expression for s in steps if isinstance(s, Launch)}
     runner = Runner(ptx, {name: Kernel(name, 32) for name in names}, SPECS["h100"], memory_bytes=1 << 24)
     plan = ResolvedPlan(BUFFERS, tuple(steps), (output,))
     tensors = {0: A.tobytes(), 1: B.tobytes()}
-    request = RunRequest(plan, tensors, 0xFF, frozenset(), 60.0, 1 << 24, nearby=nearby)
+    request = RunRequest(plan, tensors, 0xFF, frozenset(), 60.0, 1 << 24, nearby=nearby, max_thread_instructions=most)
     return runner.run_part(request, {0: indices})
 
 
@@ -421,6 +427,23 @@ def test_single_threads_write_an_output_where_the_blocks_behind_an_element_take_
     assert unwritten == 0
     monkeypatch.setattr(f"{PARTIAL}.RUN_INSTRUCTIONS", 1_000)
     assert "the blocks behind one element" in run_part(ptx, steps, sums, [5]).reason
+
+
+def test_blocks_that_fewer_elements_need_too_are_tried_once(ptx: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with a batch norm: every element needs all blocks of the product."""
+    steps = [GEMM, step("sums_of_rows", (1, 1, 1), 32, "b2", "b3", 1, M * N)]
+    first = Output(3, 0, (1,), FLOAT)
+    tried_and_run = run_part(ptx, steps, first, [0])
+    assert values(tried_and_run)[1] == pytest.approx(PRODUCT.sum(), rel=1e-4)
+    monkeypatch.setattr(f"{PARTIAL}.RUN_INSTRUCTIONS", tried_and_run.thread_instructions // 2 - 100_000)
+    tried = run_part(ptx, steps, first, [0])
+    assert "the blocks behind one element" in tried.reason
+    assert tried.thread_instructions < tried_and_run.thread_instructions
+
+
+def test_blocks_that_take_more_than_the_run_may_are_told(ptx: str) -> None:
+    ran = run_part(ptx, [GEMM, SUMS], S, [0, 50], most=100_000)
+    assert ran.reason == "to try its blocks takes over 1e+05 thread instructions"
 
 
 def test_a_search_for_writers_over_its_budget_says_so(ptx: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,6 +68,8 @@ _MOST_TRACED = 4096
 """Blocks that are traced together at most."""
 _KEPT_BYTES = 64 << 20
 """Numbers of writers that are kept for the case that fewer elements are tried."""
+_TRIED_BYTES = 256 << 20
+"""The same of what blocks read that were tried; they are as many bits as their buffers have words."""
 _MOST_NUMBERS = (1 << 32) - 2
 """Blocks, or threads, of a grid whose numbers fit into 32 bits."""
 
@@ -96,6 +98,14 @@ class _Selection:
     """Of each block and each of its warps, the lanes that run, a bit each; None for all."""
     threads: int = 1
     """Threads of a block."""
+
+    def is_same(self, other: _Selection) -> bool:
+        """Whether another selection of the same launch is the same."""
+        if not np.array_equal(self.blocks, other.blocks):
+            return False
+        if self.lanes is None or other.lanes is None:
+            return self.lanes is other.lanes
+        return np.array_equal(self.lanes, other.lanes)
 
     def has(self, numbers: npt.NDArray[np.uint32]) -> npt.NDArray[np.bool_]:
         """Whether each number, plus one, is that of a selected block, or thread; 0 is of none."""
@@ -179,6 +189,15 @@ class _Cost(NamedTuple):
     stored_bytes: float
 
 
+class _Tried(NamedTuple):
+    """Blocks of a launch that were tried."""
+
+    selected: _Selection
+    needs: _Demand
+    """What they read of earlier launches."""
+    outcome: _Cost | _TooDear
+
+
 class _Bits:
     """A set of numbers below ``count``, a bit for each; the host's memory is taken only around those that are there."""
 
@@ -194,6 +213,14 @@ class _Bits:
             there = np.zeros((np.count_nonzero(first), _WINDOW), np.bool_)
             there[np.cumsum(first) - 1, part % _WINDOW] = True
             self._bits[rows[first]] |= np.packbits(there, axis=1, bitorder="little")
+
+    def join(self, other: _Bits) -> None:
+        """Add the numbers of another set of as many."""
+        self._bits |= other._bits
+
+    @property
+    def nbytes(self) -> int:
+        return self._bits.nbytes
 
     def windows(self) -> Indices:
         """Numbers divided by :data:`_WINDOW`, each once."""
@@ -223,6 +250,16 @@ class _Demand:
         if buffer not in self._words:
             self._words[buffer] = _Bits(-(-self._sizes[buffer] // WORD))
         self._words[buffer].add(words)
+
+    def join(self, other: _Demand) -> None:
+        """Add what another demand of the same buffers has."""
+        self.complete |= other.complete
+        for buffer, words in other._words.items():
+            self._words.setdefault(buffer, _Bits(-(-self._sizes[buffer] // WORD))).join(words)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(words.nbytes for words in self._words.values())
 
     def pieces(self, buffer: int) -> Iterator[Words]:
         """The words of a buffer, some at a time."""
@@ -297,6 +334,8 @@ class PartialRun:
         self._slice_instructions = 0
         self._single = False
         """Whether single threads of launches that write outputs run too."""
+        self._tried: dict[int, _Tried] = {}
+        """By position of a launch: its blocks that were tried last."""
         self._found: dict[int, tuple[dict[int, Indices], bool, _Owners]] = {}
         """By position of a launch: the windows of large buffers that were looked at, whether for single threads, and
         what writes there."""
@@ -324,8 +363,9 @@ class PartialRun:
             try:
                 return self._backwards()
             except LaunchFailed as error:
-                if any(fault.kind == "timeout" for fault in error.faults):
-                    raise NotPartial(_search_too_dear()) from error
+                if _is_timeout(error):
+                    most_work = self._execution.request.max_thread_instructions or 0
+                    raise NotPartial(f"to try its blocks takes over {most_work:.2g} thread instructions") from error
                 raise NotPartial(f"while it was found out which blocks write what: {error}") from error
             except _TooDear as error:
                 if most > 1:
@@ -424,7 +464,10 @@ class PartialRun:
         }
         reads: dict[int, list[tuple[Sequence[int], Sectors]]] = {b: [] for b in owners.reread - foreign.keys()}
         several = None if earlier or owners.reread else 1
-        cost = self._probe(step, selected, demand, earlier, several, foreign, reads)
+        if owners.reread:
+            cost = self._probe(step, selected, demand, earlier, several, foreign, reads)
+        else:
+            cost = self._probe_once(position, step, selected, demand, earlier, several)
         extents = {extent.buffer: extent for extent in self._execution.extents()}
         if any(reads.values()):
             windows = {
@@ -578,7 +621,12 @@ class PartialRun:
             if limit <= 0:
                 raise NotPartial(_search_too_dear())
             name = writer_entry(entry.name, plane, threads=threads)
-            report = self._execution.run_blocks(step, ctas, entry=name, limit=limit)
+            try:
+                report = self._execution.run_blocks(step, ctas, entry=name, limit=limit)
+            except LaunchFailed as error:
+                if _is_timeout(error):
+                    raise NotPartial(_search_too_dear()) from error
+                raise
             self._slice_instructions += report.work
             for buffer in written:
                 content = self._execution.content(buffer)
@@ -685,6 +733,32 @@ class PartialRun:
                 self._states[position].finish(0, output.nbytes // output.dtype.itemsize)
         return _Step(step), cost
 
+    def _probe_once(
+        self, position: int, step: Launch, selected: _Selection, demand: _Demand, earlier: set[int], most: int | None
+    ) -> _Cost:
+        """The result of :meth:`_probe`, from the last time where the same blocks were tried: where a network joins the
+        images of a batch, fewer elements need as many blocks of its first layers.
+
+        Raises:
+            _TooDear: they take too long.
+        """
+        tried = self._tried.get(position)
+        if tried is None or not tried.selected.is_same(selected):
+            needs = self._no_demand()
+            try:
+                cost = self._probe(step, selected, needs, earlier, most)
+            except _TooDear as error:
+                self._tried[position] = _Tried(selected, needs, error)
+                raise
+            tried = _Tried(selected, needs, cost)
+            self._tried.pop(position, None)
+            if sum(other.needs.nbytes for other in self._tried.values()) + needs.nbytes <= _TRIED_BYTES:
+                self._tried[position] = tried
+        if isinstance(tried.outcome, _TooDear):
+            raise tried.outcome
+        demand.join(tried.needs)
+        return tried.outcome
+
     def _probe(
         self,
         step: Launch,
@@ -778,6 +852,10 @@ class PartialRun:
         content = self._execution.content(output.buffer)[output.offset_bytes : output.offset_bytes + output.nbytes]
         data = content.reshape(-1, output.dtype.itemsize)[elements].tobytes()
         return OutputPart(elements.tobytes(), data, states.in_state(_UNWRITTEN).size)
+
+
+def _is_timeout(error: LaunchFailed) -> bool:
+    return any(fault.kind == "timeout" for fault in error.faults)
 
 
 def _search_too_dear() -> str:
