@@ -49,7 +49,7 @@ from kernelforge.records import (
     evaluation_key,
 )
 
-EVALUATOR_VERSION = "12"
+EVALUATOR_VERSION = "13"
 """Changes whenever a verdict or a modelled time could."""
 
 

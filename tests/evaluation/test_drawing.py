@@ -11,7 +11,7 @@ import pytest
 from kernelforge.errors import TaskError
 from kernelforge.evaluation import Evaluator, EvaluatorPool
 from kernelforge.evaluation.oracle.task_context import keeps_shared, shape_invariants
-from kernelforge.evaluation.oracle.worker.reference_facts import shape_facts
+from kernelforge.evaluation.oracle.worker.reference_facts import facts_at, shape_facts
 from kernelforge.evaluation.oracle.worker.reference_runner import ReferenceRunner
 from kernelforge.evaluation.stages.compile_stage import HIDDEN_FAILURES, HIDDEN_REASONS, redact_hidden_failures
 from kernelforge.evaluation.stages.correctness import TILES, drawn_sizes
@@ -157,6 +157,10 @@ def test_an_oracle_takes_one_further_size_after_another() -> None:
         assert [output.shape for output in shapes.outputs] == [(rows, 96)]
         (output,) = reckoner.draw(DRAWN_SIZE, "task", 1).expected or ()
         assert output.reference.shape == (rows, 96)
+        assert (
+            shapes.flops == facts_at(reckoner.described(DRAWN_SIZE), DRAWN_SIZE, (), fake=True).flops == 2 * rows * 96
+        )
+        assert shapes.compulsory_bytes == 3 * rows * 96 * 4
     reckoner.take_size(Size(name=DRAWN_SIZE, constants={"ROWS": -1}))
     with pytest.raises(TaskError):
         shape_facts(reckoner.described(DRAWN_SIZE), DRAWN_SIZE, ())
@@ -219,6 +223,21 @@ def test_a_reference_that_runs_at_no_drawn_size_leaves_it_out(workshop: Evaluato
         evaluator.oracle.close()
     assert evaluation.verdict is Verdict.OK, evaluation.reason
     assert statuses(evaluation)[DRAWN_SIZE] == "skipped"
+
+
+def test_a_drawn_size_that_takes_many_times_the_work_of_the_listed_ones_is_left_out(workshop: EvaluatorPool) -> None:
+    source = REFERENCE.replace("return x * 2 + y", "return x * 2 + y + 0 * (x @ ((x.T @ x) @ (x.T @ x)))")
+    evaluator = workshop.evaluator(axpy_task(source))
+    firsts = ((seed, next(drawn_sizes(evaluator.task, seed)).constants) for seed in range(500))
+    seed, large = next(pair for pair in firsts if pair[1]["COLS"] > 80)
+    trap = f'    if (n == {large["ROWS"] * large["COLS"]}) {{ asm volatile("trap;"); }}\n    if (i < n)'
+    try:
+        candidate = Candidate(source=KERNEL.replace("    if (i < n)", trap), plan=PLAN)
+        evaluation = evaluator.evaluate(candidate, seed=seed, profile=False).evaluation
+    finally:
+        evaluator.oracle.close()
+    assert evaluation.verdict is Verdict.OK, evaluation.reason
+    assert statuses(evaluation)[DRAWN_SIZE] == "passed"
 
 
 def test_after_so_many_failures_at_hidden_sizes_not_even_how_is_told(evaluator: Evaluator) -> None:

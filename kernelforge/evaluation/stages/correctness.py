@@ -31,7 +31,17 @@ from kernelforge.evaluation.oracle.task_context import keeps_shared
 from kernelforge.evaluation.stages.candidate_runs import POISONS, CandidateRuns
 from kernelforge.evaluation.stages.compile_stage import StageFailed, compile_plans, resolve_plans
 from kernelforge.evaluation.stages.kept_draws import KeptDraws, is_audited
-from kernelforge.records import DRAWN_SIZE, Candidate, InputGenerator, Size, SizeCheck, Task, content_hash
+from kernelforge.records import (
+    DRAWN_SIZE,
+    Candidate,
+    InputGenerator,
+    Size,
+    SizeCheck,
+    SizeFacts,
+    Task,
+    TensorSpec,
+    content_hash,
+)
 from kernelforge.tasks import parse_task_file
 
 
@@ -146,21 +156,29 @@ class CorrectnessStage:
         """Check a hidden size that is drawn for this evaluation alone; skipped where the task has no hidden sizes.
 
         It takes the task's own inputs and those of one further family: the listed sizes are checked on all of them. A
-        size is skipped, and the next one tried, if the reference does not run there, or if it breaks a statement that
-        agents see about every size.
+        size is skipped, and the next one tried, if the reference does not run there or takes several times the work
+        of the listed sizes, or if it breaks a statement that agents see about every size.
 
         Raises:
             StageFailed: the candidate does not resolve or compile there, or is wrong.
         """
         runs, work, own = self._runs, self._work, self._runs.facts
         others = runs.oracle.families("small")[1:]
-        for size in drawn_sizes(runs.task, work.seed):
+        most = DRAWN_WORK * max(_work(facts) for facts in own.sizes if facts.size != "full")
+        failed = 0
+        for size in drawn_sizes(runs.task, work.seed, _MOST_LOOKED_AT):
+            if failed == _MOST_FAILED:
+                break
             try:
                 with work.clock("oracle"):
                     facts = runs.oracle.take_size(size)
             except (TaskError, ChildDied, ChildTimeout):
+                failed += 1
+                continue
+            if _work(facts) > most:
                 continue
             if not keeps_shared(runs.task, own, facts):
+                failed += 1
                 continue
             work.plans.pop(size.name, None)
             try:
@@ -181,6 +199,16 @@ class CorrectnessStage:
             work.checks.append(SizeCheck(size=DRAWN_SIZE, status="skipped", message=message))
 
 
+DRAWN_WORK: Final = 4
+"""A drawn size takes up to this many times the work of the listed ones. Draws keep to their number of elements, which
+says little of a network: images of 7 classes would be 37 times as many as those of 259."""
+
+_MOST_LOOKED_AT: Final = 12
+"""Draws of an evaluation that are looked at, too large ones among them."""
+
+_MOST_FAILED: Final = 3
+"""Draws of an evaluation at which the reference does not run, or a statement about all sizes does not hold."""
+
 _MOST_TRIES: Final = 2000
 """Random choices that are looked at for one evaluation; a task whose constants leave few of them has no drawn size."""
 
@@ -189,6 +217,13 @@ TILES: Final = (16, 32, 128, 256)
 
 _Values = Mapping[str, int]
 _Holds = Callable[[int, int], bool]
+
+
+def _work(facts: SizeFacts) -> int:
+    """Operations of the reference at a size, and bytes of all that it takes and gives."""
+    tensors = [weight.spec for weight in facts.weights] + list(facts.outputs)
+    tensors += [spec for spec in facts.inputs if isinstance(spec, TensorSpec)]
+    return facts.flops + sum(spec.nbytes for spec in tensors)
 
 
 def drawn_sizes(task: Task, seed: int, most: int = 3) -> Iterator[Size]:

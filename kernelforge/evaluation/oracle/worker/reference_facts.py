@@ -124,13 +124,21 @@ def size_facts(reference: Reference, inputs: Sequence[Value], size: str, mutates
 
 
 def shape_facts(reference: Reference, size: str, mutates: Sequence[int]) -> SizeFacts:
-    """Inputs and outputs of a plan at one size. Nothing is counted, which takes most of the time of :func:`facts_at`.
+    """Inputs and outputs of a plan at one size, with what limits of work need; the rest takes most of the time of
+    :func:`facts_at`. All inputs and weights count as read, and no launch of eager PyTorch is counted.
 
     Raises:
         TaskError: the reference does not run.
     """
     inputs = reference.inputs(0)
-    return _specs(reference, inputs, reference.run(inputs, mutates), size)
+    counter, flops = CallCounter(), FlopCounterMode(display=False)
+    recurrent = any(isinstance(module, torch.nn.RNNBase) for module in reference.model.modules())
+    with operators_one_by_one() if recurrent else contextlib.nullcontext():
+        outputs = reference.run(inputs, mutates, within=(flops, counter))
+    facts = _specs(reference, inputs, outputs, size)
+    nbytes = _read_bytes(None, inputs, facts.weights) + sum(spec.nbytes for spec in facts.outputs)
+    operations = int(flops.get_total_flops()) + counter.operations
+    return facts.model_copy(update={"compulsory_bytes": nbytes, "flops": operations})
 
 
 def _specs(reference: Reference, inputs: Sequence[Value], outputs: Sequence[torch.Tensor], size: str) -> SizeFacts:
