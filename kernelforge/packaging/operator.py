@@ -17,6 +17,7 @@ from typing import Any, Final, Literal
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.weak import TensorWeakRef
 
 from kernelforge.candidate import parse_plan
@@ -330,7 +331,14 @@ class Operator:
             return self._references[at]
 
     def _new_reference(self, at: int) -> Reference:
-        return Reference(self._reference_text, self.manifest.sizes[at].parameters, filename=REFERENCE)
+        # As in an evaluation: without the fake tensors of a tracer, or the default device and dtype of the user.
+        dtype = torch.get_default_dtype()
+        torch.set_default_dtype(torch.float32)
+        try:
+            with _disable_current_modes(), HOST:
+                return Reference(self._reference_text, self.manifest.sizes[at].parameters, filename=REFERENCE)
+        finally:
+            torch.set_default_dtype(dtype)
 
     def _by_reference(self, values: Sequence[Value]) -> list[torch.Tensor]:
         """Outputs of the task's model with these weights, in storage of their own."""

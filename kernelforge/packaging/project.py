@@ -290,6 +290,9 @@ license-files = ["LICENSE"]
 requires-python = ">=3.11"
 dependencies = ["{DISTRIBUTION}", "torch>=2.9"]
 
+[tool.hatch.build]
+ignore-vcs = true  # "build" is in many a .gitignore
+
 [tool.hatch.build.targets.wheel]
 packages = ["{BUILDS}/{manifest.module}"]
 """
