@@ -43,8 +43,8 @@ from kernelforge.records.task import MAX_PLAN_BYTES, MAX_SOURCE_BYTES
 from kernelforge.run.submissions import external_coder
 from kernelforge.version import __version__
 
-_Progress = tuple[int, int, str]
-"""Parts done, all parts, and what is done now."""
+_Progress = tuple[float, int | None, str]
+"""Parts done, all parts if that is clear, and what is done now."""
 
 MAX_WAITING = 32
 """Calls that may wait for the evaluator; further ones are refused."""
@@ -164,7 +164,7 @@ class _Queue:
         failures: list[Exception] = []
         sender, receiver = anyio.create_memory_object_stream[_Progress](math.inf)
 
-        def tell(done: int, total: int, what: str) -> None:
+        def tell(done: float, total: int | None, what: str) -> None:
             anyio.from_thread.run_sync(sender.send_nowait, (done, total, what))
 
         watch = Watch(tell)

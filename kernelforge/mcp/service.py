@@ -106,8 +106,9 @@ PARTS: dict[Part, str] = {
 class Watch:
     """One call's ear and off switch."""
 
-    tell: Callable[[int, int, str], None] = lambda done, total, what: None
-    """Called with the number of parts done, that of all, and what is done now; from the thread that does the call."""
+    tell: Callable[[float, int | None, str], None] = lambda done, total, what: None
+    """Called with the number of parts done, that of all if it is clear, and what is done now; from the thread that does
+    the call."""
     at_work: bool = False
     cancelled: bool = False
 
@@ -660,6 +661,8 @@ class Service:
         Raises:
             TaskError: its reference does not run or cannot be traced, or wrong answers to it could earn a reward.
         """
+        if task.digest not in self._pool.evaluators.digests:
+            self._watch.tell(0.5, None, "starting the task's reference")
         evaluator = self._pool.evaluators.of(task)
         if task.digest not in self._contexts:
             self._contexts[task.digest] = make_task_context(evaluator)

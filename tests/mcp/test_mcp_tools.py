@@ -448,7 +448,11 @@ def test_a_call_that_is_cancelled_while_it_waits_takes_no_evaluation(
 
 
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
-def test_a_client_hears_how_far_a_call_is(service: Service, mode: str) -> None:
+def test_a_client_hears_how_far_a_call_is(
+    service: Service, pool: EvaluatorPool, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    monkeypatch.setattr(pool.evaluators, "_max_tasks", 1)
+    ask(service, "show_task", task="tiny/other")
     heard: list[tuple[float, str | None]] = []
 
     async def hear(progress: float, total: float | None, message: str | None) -> None:
@@ -463,13 +467,15 @@ def test_a_client_hears_how_far_a_call_is(service: Service, mode: str) -> None:
 
     anyio.run(main)
     assert heard == [
-        (0, "0 calls ahead"), (1, "compiling"), (2, "checking small and hidden sizes"), (3, "running the full size"),
+        (0, "0 calls ahead"), (0.5, "starting the task's reference"), (1, "compiling"),
+        (2, "checking small and hidden sizes"), (3, "running the full size"),
         (0, "0 calls ahead"), (1, "1 of 2 evaluated"), (2, "2 of 2 evaluated"),
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
 def test_a_call_that_is_cancelled_at_work_ends_and_its_evaluation_is_counted(
-    catalogue: Catalogue, pool: EvaluatorPool, store: Store, monkeypatch: pytest.MonkeyPatch
+    catalogue: Catalogue, pool: EvaluatorPool, store: Store, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
     service = Service(catalogue, pool, store, Budget(evaluations=9))
     begun, interrupted, interrupt = threading.Event(), threading.Event(), pool.interrupt
@@ -478,7 +484,7 @@ def test_a_call_that_is_cancelled_at_work_ends_and_its_evaluation_is_counted(
     def endless(stage: CorrectnessStage, *arguments: Any) -> None:
         if not begun.is_set():
             begun.set()
-            assert interrupted.wait(60)
+            assert interrupted.wait(240)
         check(stage, *arguments)
 
     def interrupts(*, oracles: bool) -> None:
@@ -495,7 +501,7 @@ def test_a_call_that_is_cancelled_at_work_ends_and_its_evaluation_is_counted(
             group.cancel_scope.cancel()
         return await call("evaluate", task="tiny/gelu", source=RIGHT, plan=PLAN)
 
-    answer = talk(service, session)
+    answer = talk(service, session, mode)
     assert (answer["verdict"], answer["evaluations_left"]) == ("OK", 7)
     assert store.runs() == []
 
@@ -508,7 +514,7 @@ def test_a_batch_is_evaluated_side_by_side_and_answered_in_order(
 
     def together(evaluator: Evaluator, candidate: Candidate, **options: Any) -> EvaluationResult:
         if next(calls) < 2:
-            both.wait(60)
+            both.wait(240)
         if "no_such_name" in candidate.source:
             raise SandboxError("the child is gone")
         return evaluate(evaluator, candidate, **options)
