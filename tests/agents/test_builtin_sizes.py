@@ -102,6 +102,30 @@ def graph(rows: int, columns: int) -> Graph:
     return Graph(size="full", nodes=tuple(nodes))
 
 
+def test_operators_share_kernels_where_the_plan_would_be_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    apart = render(graph(32, 48), Design())
+    assert apart.plan.count("empty(") == 3
+    monkeypatch.setattr("kernelforge.agents.builtin.codegen.render.MAX_PLAN_BYTES", len(apart.plan) - 1)
+    assert render(graph(32, 48), Design()).plan.count("empty(") == 1
+
+
+@pytest.mark.slow
+def test_a_long_line_of_the_plan_is_cut_into_terms(monkeypatch: pytest.MonkeyPatch, compiler: Compiler) -> None:
+    source = TASK.format(init="pass", body="torch.cat([x, x * 2], 3).flatten(0, 1).flip(2).sum(1)")
+    monkeypatch.setattr("kernelforge.agents.builtin.codegen.render.LONG_LINE", 90)
+    written = render(trace_source(source, {}), Design(), None, trace_source(source, SMALL))
+    assert "part_1 = " in written.plan
+    ran(written, source, OTHER, compiler)
+
+
+def test_an_extent_that_begins_with_another_sum_is_written_by_its_name() -> None:
+    layers = "self.m = nn.ModuleList(nn.Linear(32 + 8 * n, 8) for n in range(4))"
+    body = "[v := [x.flatten(1)[:, :32]]] and [v.append(m(torch.cat(v, 1))) for m in self.m] and torch.cat(v, 1)"
+    plan = render(trace_source(TASK.format(init=layers, body=body), {}), Design()).plan
+    assert "    cat_3_n1 = cat_2_n1 + m_1_weight_0\n" in plan
+    assert "    cat_4_n1 = cat_3_n1 + m_2_weight_0 + m_3_weight_0\n" in plan
+
+
 ADDED = """
 import torch
 N, D = 32, 48

@@ -88,7 +88,11 @@ def write(brief: TaskContext, design: Design) -> Rendered:
     rendered = render(brief.graph, design, attributes, brief.small_graph, warpgroups=warpgroups)
     for part, text, most in (("source", rendered.source, MAX_SOURCE_BYTES), ("plan", rendered.plan, MAX_PLAN_BYTES)):
         if len(text) > most:
-            raise UnsupportedError(f"its {part} would have {len(text):,} bytes, and a candidate's has at most {most:,}")
+            full, small = len(brief.graph.nodes), None if brief.small_graph is None else len(brief.small_graph.nodes)
+            loops = "" if small in (None, full) else ": forward loops over an extent, and the graph has every round"
+            raise UnsupportedError(
+                f"its {part} would have {len(text):,} bytes, and a candidate's has at most {most:,}{loops}"
+            )
     return rendered
 
 

@@ -43,6 +43,7 @@ from kernelforge.agents.builtin.ir.operators import lower
 from kernelforge.candidate.plan_language.interpreter import PlanLimits
 from kernelforge.errors import UnsupportedError
 from kernelforge.records import Graph
+from kernelforge.records.task import MAX_PLAN_BYTES
 
 
 def write_kernel(name: str, root: Value, stored: frozenset[Value], options: Options) -> KernelText:
@@ -171,6 +172,11 @@ LONG_PLAN = 64 * 1024
 _PRODUCT = re.compile(r"(?<=\()(\w+(?: \* \w+)+)(?=\))")
 """A product of names alone in its brackets."""
 
+LONG_LINE = 1500
+"""Characters of a line of the plan, which may have 2000, from which its terms get lines of their own."""
+_BRACKETED = re.compile(r"\(([^(),\[\]\"]{8,})\)")
+"""Arithmetic without further brackets, in brackets."""
+
 LONG_TEXT = 12
 """Characters of an extent from which the plan gives it a name."""
 
@@ -209,8 +215,14 @@ def render(
             fuse_attention(program)
         split_sums(program, warpgroups=warpgroups)
     order = partition(program, options, fuse=design.fuse)
-    if workspace_bytes(order, program.outputs) > PlanLimits().workspace_bytes:
-        order = partition(program, options, fuse=True)
+    needs = workspace_bytes(order, program.outputs)
+    rendered = _rendered(program, design, options, order) if needs <= PlanLimits().workspace_bytes else None
+    if rendered is None or (len(rendered.plan) > MAX_PLAN_BYTES and not design.fuse):
+        rendered = _rendered(program, design, options, partition(program, options, fuse=True))
+    return rendered
+
+
+def _rendered(program: Program, design: Design, options: Options, order: list[Value]) -> Rendered:
     stored = frozenset(order)
     kernels: list[KernelText] = []
     written: dict[str, KernelText] = {}
@@ -283,6 +295,7 @@ def _plan(program: Program, kernels: list[KernelText], order: list[Value]) -> st
     lines = [*head, *text.split("\n")]
     if len(text) > LONG_PLAN:
         lines = _with_named_products(lines)
+    lines = _with_short_lines(lines)
     return "\n".join([f"def forward({', '.join(program.parameters)}):", *(f"    {line}" for line in lines)]) + "\n"
 
 
@@ -296,7 +309,7 @@ def _with_named_products(lines: list[str]) -> list[str]:
         if not line.startswith((" ", "else:")):
             before = len(named)
         for text in dict.fromkeys(_PRODUCT.findall(line)):
-            if products[text] > 2 and text not in names:
+            if products[text] > 1 and text not in names:
                 names[text] = f"count_{len(names) + 1}"
                 # Both branches of a condition may use it.
                 named.insert(before, f"{names[text]} = {text}")
@@ -306,10 +319,28 @@ def _with_named_products(lines: list[str]) -> list[str]:
     return named
 
 
+def _with_short_lines(lines: list[str]) -> list[str]:
+    """The lines with names for what stands in brackets in those that are too long, on lines before them."""
+    short: list[str] = []
+    number = 0
+    for line in lines:
+        while len(line) > LONG_LINE and (terms := Counter(_BRACKETED.findall(line))):
+            term = max(terms, key=lambda text: terms[text] * len(text))
+            number += 1
+            name = f"part_{number}"
+            indentation = line[: len(line) - len(line.lstrip())]
+            short.append(f"{indentation}{name} = {term}")
+            line = re.sub(rf"(?<![\w\]])\({re.escape(term)}\)", name, line)
+            line = line.replace(f"({term})", f"({name})")
+        short.append(line)
+    return short
+
+
 def _named(text: str, long: dict[str, str]) -> str:
-    """Plan text with the names of long extents where these stand alone: in brackets, or between commas."""
+    """Plan text with the names of long extents where these stand alone, in brackets or between commas, or begin a sum
+    that stands so."""
     for extent, name in long.items():
         if extent in text:
-            text = re.sub(rf"(^|[(\[]|, |= ){re.escape(extent)}(?=$|[)\],])", rf"\1{name}", text)
+            text = re.sub(rf"(^|[(\[]|, |= ){re.escape(extent)}(?=$|[)\],]| \+ )", rf"\1{name}", text)
             text = re.sub(rf"(?<![\w\]])\({name}\)", name, text)
     return text
