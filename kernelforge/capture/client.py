@@ -98,13 +98,22 @@ def capture_model(
     Raises:
         TaskError: The model cannot be captured; the message says why and what to do.
     """
-    graph = _run(model, inputs, module, allow_unconfined, timeout_s)
+    graph = capture_graph(model, inputs, module, allow_unconfined=allow_unconfined, timeout_s=timeout_s)
+    return capture_record(graph, model, inputs, module, spec)
+
+
+def capture_record(graph: CapturedGraph, model: Source, inputs: Source, module: str, spec: DeviceSpec) -> Capture:
+    """A captured graph with the times that its groups take on a GPU.
+
+    Raises:
+        TaskError: No time follows from its operators.
+    """
     try:
         eager = predict_baseline(graph.trace, spec)
     except ValueError as error:
         raise TaskError(f"the model has no predicted time: {error}") from error
     times = [part.time_us / part.calls for part in eager.per_operator]
-    groups = _equal_groups(graph, times, spec)
+    groups = equal_groups(graph, times, spec)
     kernels_us = sum(group.time_us * len(group.calls) for group in groups)
     return Capture(
         kernelforge=__version__,
@@ -124,7 +133,10 @@ def capture_model(
     )
 
 
-def _run(model: Source, inputs: Source, module: str, allow_unconfined: bool, timeout_s: float) -> CapturedGraph:
+def capture_graph(
+    model: Source, inputs: Source, module: str, *, allow_unconfined: bool, timeout_s: float
+) -> CapturedGraph:
+    """The graph of a model, or of a part of it; arguments and errors are those of :func:`capture_model`."""
     request = {
         "source": model.text,
         "model": model.function,
@@ -152,14 +164,14 @@ def _run(model: Source, inputs: Source, module: str, allow_unconfined: bool, tim
         ) from error
     if "error" in reply:
         raise TaskError(f"{model.path}: {_line(reply['error'])}")
-    return _graph(reply)
+    return read_graph(reply)
 
 
 def _line(error: object) -> str:
     return (str(error).strip().splitlines() or ["no message"])[0][:1000]
 
 
-def _graph(reply: Mapping[str, Any]) -> CapturedGraph:
+def read_graph(reply: Mapping[str, Any]) -> CapturedGraph:
     """The child's reply. It runs third-party code: what cannot be read is its failure."""
     try:
         trace = {"size": "full", "operators": reply["operators"]}
@@ -169,16 +181,16 @@ def _graph(reply: Mapping[str, Any]) -> CapturedGraph:
         raise SandboxError(f"the child that captures models sent a graph that cannot be read: {fault}") from error
 
 
-def _equal_groups(graph: CapturedGraph, times: Sequence[float], spec: DeviceSpec) -> list[CapturedGroup]:
+def equal_groups(graph: CapturedGraph, times: Sequence[float], spec: DeviceSpec) -> list[CapturedGroup]:
     """The groups of a graph, equal ones together, without their names and shares."""
     nodes = {node.name: node for node in graph.nodes}
     by_digest: dict[str, list[Group]] = {}
     for group in groups_of(graph):
-        by_digest.setdefault(_digest(group, nodes), []).append(group)
+        by_digest.setdefault(group_digest(group, nodes), []).append(group)
     return [_captured(digest, equal, graph, nodes, times, spec) for digest, equal in by_digest.items()]
 
 
-def _digest(group: Group, nodes: Mapping[str, CapturedNode]) -> str:
+def group_digest(group: Group, nodes: Mapping[str, CapturedNode]) -> str:
     """Of what a group computes: operators, arguments, shapes and dtypes, by position and without names."""
     numbers: dict[str, int] = {}
     parts: list[Any] = []
@@ -250,7 +262,7 @@ def _captured(
             for number, node in enumerate(weights)
             if node.spec is not None
         ),
-        calls=tuple(_call(each, nodes) for each in equal),
+        calls=tuple(call_of(each, nodes) for each in equal),
         bytes=moved,
         flops=flops,
         time_us=sum(times[at] for each in equal for name in each.nodes for at in nodes[name].operators) / len(equal),
@@ -272,7 +284,7 @@ def _not_read(group: Group, nodes: Mapping[str, CapturedNode]) -> int:
     return saved
 
 
-def _call(group: Group, nodes: Mapping[str, CapturedNode]) -> GroupCall:
+def call_of(group: Group, nodes: Mapping[str, CapturedNode]) -> GroupCall:
     modules = [nodes[name].module.split(".") for name in group.nodes if nodes[name].op != "getitem"]
     common: list[str] = []
     for parts in zip(*modules, strict=False):

@@ -269,7 +269,7 @@ class TaskText:
         if not spec.dtype.is_floating:
             return self._whole_numbers(name, spec)
         made = f"torch.rand({shape or '()'}{dtype}) + 0.1" if positive else f"torch.randn({shape or '()'}{dtype})"
-        order = _memory_order(spec)
+        order = memory_order(spec)
         if order is None:
             return made
         moved = ", ".join(self._by_value.get(spec.shape[axis], str(spec.shape[axis])) for axis in order)
@@ -333,7 +333,7 @@ def _indices(node: CapturedNode) -> Sequence[Any]:
     return [*[None] * max(axis, 0), node.args[2]]
 
 
-def _memory_order(spec: TensorSpec) -> list[int] | None:
+def memory_order(spec: TensorSpec) -> list[int] | None:
     """Axes in the order of memory, of a dense tensor that is not contiguous; None for any other."""
     if spec.is_contiguous or 0 in spec.stride:
         return None

@@ -20,8 +20,10 @@ from torch import fx, nn
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
+    FakeTensor,
     FakeTensorMode,
     UnsupportedOperatorException,
+    unset_fake_temporarily,
 )
 from torch.export.graph_signature import InputKind
 from torch.utils._pytree import tree_leaves
@@ -41,7 +43,7 @@ def make_inputs():
     return [torch.randn(2, 4)]
 """
 _WEIGHTS = {InputKind.PARAMETER: "parameter", InputKind.BUFFER: "buffer", InputKind.CONSTANT_TENSOR: "constant"}
-_NO_OPERATOR = frozenset({"_assert_tensor_metadata", "_assert_async", "_assert_scalar", "sym_constrain_range"})
+NO_OPERATOR = frozenset({"_assert_tensor_metadata", "_assert_async", "_assert_scalar", "sym_constrain_range"})
 _LONGEST = 300
 
 
@@ -63,7 +65,7 @@ def serve(channel: Channel) -> None:
         channel.send(reply)
 
 
-class _Made(NamedTuple):
+class Made(NamedTuple):
     """A model, or the part of it that was named, with its arguments."""
 
     model: nn.Module
@@ -86,11 +88,10 @@ def capture(source: str, model: str, inputs_source: str, inputs: str, module: st
     """
     logging.getLogger("torch").setLevel(logging.ERROR)
 
-    def made_and_exported() -> tuple[_Made, torch.export.ExportedProgram]:
-        namespace = _namespace(source, "the model's file")
-        others = namespace if inputs_source == source else _namespace(inputs_source, "the inputs' file")
-        made = _made(namespace, model, others, inputs, module)
-        return made, _exported(made)
+    def made_and_exported() -> tuple[Made, torch.export.ExportedProgram]:
+        made = made_of(source, model, inputs_source, inputs, module)
+        _store_attributes(made.model)
+        return made, exported(made)
 
     try:
         with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
@@ -100,7 +101,25 @@ def capture(source: str, model: str, inputs_source: str, inputs: str, module: st
             raise
         with torch.no_grad():
             made, program = made_and_exported()
-    return _captured(program) | {"training": made.model.training}
+    return captured(program) | {"training": made.model.training}
+
+
+def _store_attributes(model: nn.Module) -> None:
+    """Give plain tensors of modules storage: torch.export ends the process at a constant that has none."""
+    stored: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+    for module in model.modules():
+        for name, value in list(vars(module).items()):
+            if isinstance(value, FakeTensor):
+                with unset_fake_temporarily():
+                    zeros = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype).zero_()
+                setattr(module, name, stored.setdefault(id(value), (value, zeros))[1])
+
+
+def made_of(source: str, model: str, inputs_source: str, inputs: str, module: str) -> Made:
+    """Run the functions that make a model and its inputs; arguments and errors are those of :func:`capture`."""
+    namespace = _namespace(source, "the model's file")
+    others = namespace if inputs_source == source else _namespace(inputs_source, "the inputs' file")
+    return _made(namespace, model, others, inputs, module)
 
 
 def _looks_at_values(error: TaskError) -> bool:
@@ -123,7 +142,7 @@ def _namespace(source: str, what: str) -> dict[str, Any]:
     return module.__dict__
 
 
-def _made(namespace: dict[str, Any], model: str, others: dict[str, Any], inputs: str, module: str) -> _Made:
+def _made(namespace: dict[str, Any], model: str, others: dict[str, Any], inputs: str, module: str) -> Made:
     with _step(f"{model}()"), seeded(0):
         made = _function(namespace, model)()
     if not isinstance(made, nn.Module):
@@ -145,7 +164,7 @@ def _made(namespace: dict[str, Any], model: str, others: dict[str, Any], inputs:
         )
     if not args and not keywords:
         raise TaskError(f"{inputs}() returns nothing; let it return the arguments of the model's forward")
-    complete = _Made(made, args, keywords)
+    complete = Made(made, args, keywords)
     return _part(complete, module) if module else complete
 
 
@@ -157,7 +176,7 @@ def _function(namespace: dict[str, Any], name: str) -> Callable[[], Any]:
     return made
 
 
-def _part(made: _Made, name: str) -> _Made:
+def _part(made: Made, name: str) -> Made:
     """A submodule with the arguments of its first call."""
     try:
         part = made.model.get_submodule(name)
@@ -178,10 +197,10 @@ def _part(made: _Made, name: str) -> _Made:
         hook.remove()
     if not calls:
         raise TaskError(f"the model's forward does not call the module {name!r}; name one that it calls")
-    return _Made(part, *calls[0])
+    return Made(part, *calls[0])
 
 
-class _Tensors(nn.Module):
+class Tensors(nn.Module):
     """A model whose result is the flat list of its tensors, of any class."""
 
     def __init__(self, model: nn.Module) -> None:
@@ -191,18 +210,21 @@ class _Tensors(nn.Module):
     def forward(self, *args: Any, **keywords: Any) -> list[torch.Tensor]:
         leaves = tree_leaves(self.model(*args, **keywords))
         # A leaf may be an object of a class that torch does not look into.
-        leaves = [each for leaf in leaves for each in ([leaf] if isinstance(leaf, torch.Tensor) else _attributes(leaf))]
+        leaves = [
+            each for leaf in leaves for each in ([leaf] if isinstance(leaf, torch.Tensor) else attributes_of(leaf))
+        ]
         return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
 
-def _attributes(value: Any) -> list[Any]:
+def attributes_of(value: Any) -> list[Any]:
     if isinstance(value, Mapping):
         return list(value.values())
     return list(vars(value).values()) if hasattr(value, "__dict__") else []
 
 
-def _captured(program: torch.export.ExportedProgram) -> dict[str, Any]:
-    weights = _weights(program)
+def captured(program: torch.export.ExportedProgram) -> dict[str, Any]:
+    """Nodes and operators of a graph as JSON."""
+    weights = weights_of(program)
     nodes, recorder = _walk(program)
     records: list[dict[str, Any]] = []
     position = 0
@@ -215,12 +237,12 @@ def _captured(program: torch.export.ExportedProgram) -> dict[str, Any]:
                 records.append(_record(node, "input", str(position)))
                 position += 1
         elif node.op == "output":
-            results = _user_outputs(program, node)
+            results = user_outputs(program, node)
             args = [_plain(result) for result in results]
             records.append({"name": "output", "kind": "output", "op": "output", "args": args})
         elif node.op == "call_function":
             name = operator_name(node.target)
-            if name.split(".")[-1] in _NO_OPERATOR:
+            if name.split(".")[-1] in NO_OPERATOR:
                 continue
             record = _record(node, "op", name)
             record |= {"args": [_plain(arg) for arg in node.args], "operators": nodes.get(node.name, [])}
@@ -234,8 +256,8 @@ def _captured(program: torch.export.ExportedProgram) -> dict[str, Any]:
     return {"nodes": records, "operators": [each.model_dump(mode="json") for each in recorder.operators]}
 
 
-def _exported(made: _Made) -> torch.export.ExportedProgram:
-    """The functional graph of a model.
+def exported(made: Made, wrapped: nn.Module | None = None) -> torch.export.ExportedProgram:
+    """The functional graph of a model, by ``wrapped`` in place of :class:`Tensors`.
 
     Raises:
         TaskError: It has none; the message says why and what to do.
@@ -243,7 +265,7 @@ def _exported(made: _Made) -> torch.export.ExportedProgram:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            program = torch.export.export(_Tensors(made.model), made.args, made.keywords, strict=False)
+            program = torch.export.export(wrapped or Tensors(made.model), made.args, made.keywords, strict=False)
             functional: torch.export.ExportedProgram = program.run_decompositions({})
             return functional
     except Exception as error:
@@ -266,7 +288,7 @@ def _exported(made: _Made) -> torch.export.ExportedProgram:
         ) from error
 
 
-def _weights(program: torch.export.ExportedProgram) -> dict[str, tuple[str, str]]:
+def weights_of(program: torch.export.ExportedProgram) -> dict[str, tuple[str, str]]:
     """Role and name of each placeholder that is none of the user's inputs."""
     return {
         spec.arg.name: (_WEIGHTS[spec.kind], str(spec.target).removeprefix("model."))
@@ -275,7 +297,7 @@ def _weights(program: torch.export.ExportedProgram) -> dict[str, tuple[str, str]
     }
 
 
-def _user_outputs(program: torch.export.ExportedProgram, node: fx.Node) -> list[Any]:
+def user_outputs(program: torch.export.ExportedProgram, node: fx.Node) -> list[Any]:
     """Results of the model, without the new values of buffers and inputs that it changes."""
     own = set(program.graph_signature.user_outputs)
     return [each for each in tree_leaves(node.args[0]) if isinstance(each, fx.Node) and each.name in own]

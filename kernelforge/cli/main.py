@@ -38,6 +38,7 @@ from kernelforge.cli import (
     serve,
     show,
     skill,
+    splice,
     strategies,
     submit,
     tasks,
@@ -61,6 +62,7 @@ app.command("doctor", short_help="Check what this machine has.")(host.doctor)
 app.add_typer(tasks.app, name="tasks", short_help="List, show, check and import tasks.")
 tasks.app.command("import", short_help="Make a suite of another benchmark's tasks.")(import_tasks.import_tasks)
 app.command("capture", short_help="Find the groups of a model that kernels could compute.")(capture.capture)
+app.command("splice", short_help="Put packaged operators into a model, and check it.")(splice.splice)
 app.command("eval", short_help="Evaluate one candidate against one task.")(evaluate.evaluate)
 app.command("emulate", short_help="Run a kernel of your own without a GPU.")(emulate.emulate)
 app.command("calibrate", short_help="Measure the figures of a GPU.")(calibrate.calibrate)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kernelforge.capture.client import _graph
+from kernelforge.capture.client import read_graph
 from kernelforge.capture.records import CapturedGraph
 from kernelforge.capture.worker import capture
 
@@ -30,6 +30,6 @@ def model_text(body: str, inputs: str, init: str = "pass") -> str:
 def graph_of() -> Callable[..., CapturedGraph]:
     def make(body: str, inputs: str, init: str = "pass", module: str = "") -> CapturedGraph:
         text = model_text(body, inputs, init)
-        return _graph(capture(text, "make_model", text, "make_inputs", module))
+        return read_graph(capture(text, "make_model", text, "make_inputs", module))
 
     return make

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kernelforge.capture.client import _equal_groups
+from kernelforge.capture.client import equal_groups
 from kernelforge.capture.records import CapturedGraph
 from kernelforge.capture.worker import capture
 from kernelforge.errors import TaskError
@@ -22,7 +22,7 @@ def test_a_repeated_layer_is_one_group_with_its_calls(graph_of: Callable[..., Ca
     graph = graph_of(FORWARD, "torch.randn(4, 16, 32)", LAYERS)
     spec = spec_by_key("h100")
     eager = predict_baseline(graph.trace, spec)
-    product, norm = _equal_groups(graph, [part.time_us for part in eager.per_operator], spec)[::-1]
+    product, norm = equal_groups(graph, [part.time_us for part in eager.per_operator], spec)[::-1]
     assert (product.operators, norm.operators) == (("linear", "gelu"), ("layer_norm",))
     assert [call.module for call in product.calls] == ["layers.0", "layers.1", "layers.2"]
     assert [call.weights for call in norm.calls] == [(f"layers.{n}.0.weight", f"layers.{n}.0.bias") for n in range(3)]

@@ -63,7 +63,7 @@ _TWICE_LIMIT: Final = 1 << 18
 """Up to this many output elements conditioning is measured twice, so that no element is missed by an unlucky step."""
 
 
-def _nudged(draws: torch.Generator, value: torch.Tensor) -> torch.Tensor:
+def nudged(draws: torch.Generator, value: torch.Tensor) -> torch.Tensor:
     moved = torch.empty_like(value)
     for part, target in pieces(value, moved):
         step = torch.empty(part.shape, dtype=torch.float32, device=part.device).uniform_(-2.0, 2.0, generator=draws)
@@ -467,11 +467,11 @@ class ReferenceRunner:
         draws = generator(self.device, _PROBE_SEED)
         largest: list[torch.Tensor | None] = [None] * len(exact)
         for _ in range(2 if sum(value.numel() for value in exact) <= _TWICE_LIMIT else 1):
-            moved = reference.run_double(inputs, self.task.policy.mutates, nudge=partial(_nudged, draws))
+            moved = reference.run_double(inputs, self.task.policy.mutates, nudge=partial(nudged, draws))
             for position, (base, other) in enumerate(zip(exact, moved, strict=True)):
                 if not base.is_floating_point() or base.shape != other.shape:
                     continue
-                change = _change(other, base, moved)
+                change = movement(other, base, moved)
                 before = largest[position]
                 largest[position] = change if before is None else torch.maximum(before, change)
         return tuple(largest)
@@ -503,7 +503,7 @@ class ReferenceRunner:
             )
 
 
-def _change(other: torch.Tensor, base: torch.Tensor, outputs: tuple[torch.Tensor, ...]) -> torch.Tensor:
+def movement(other: torch.Tensor, base: torch.Tensor, outputs: tuple[torch.Tensor, ...]) -> torch.Tensor:
     """Movement of each element of a nudged run's output, relative to the nudge; in that output's own memory where no
     other output is seen through it."""
     storages = [output.untyped_storage().data_ptr() for output in outputs]
