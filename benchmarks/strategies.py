@@ -1,6 +1,7 @@
-"""Compare the strategies at equal cost, with a Coder whose skill is known.
+"""Compare the strategies at equal cost, with a Coder whose skill is known, or with the built-in Coder.
 
     python benchmarks/strategies.py [--tasks 200] [--rounds 40] [--skill 0.5 0.8] [--picture FILE.svg]
+    python benchmarks/strategies.py --builtin core/softmax core/rmsnorm [--seeds 3] [--rounds 20] [--picture FILE.svg]
 
 No kernel is built. A task is a set of features that a kernel may have: each changes the logarithm of its speed, some
 only together with another, some make it slower. A Coder's reply is right with a chance, its skill; where it is, an
@@ -12,6 +13,12 @@ evaluations: mean over the tasks, and the standard error of the mean.
 Tasks, and the draws for the n-th reply about a task, are the same for all strategies. The chances and the sizes of the
 gains are chosen, not measured: the figures compare strategies with each other in this world, and predict nothing about
 a model.
+
+With ``--builtin`` kernels are real: the built-in agents write and judge them, and each is evaluated on an emulated
+device, once for all strategies. The share is that of the logarithm of the modelled speedup from the plain design of the
+task to the fastest kernel that any strategy reached. The agents draw nothing at random, so seeds differ only where a
+strategy draws. A refused reply counts as an evaluation, as in a run; once a strategy or the Judge stops, its best
+stays.
 """
 
 from __future__ import annotations
@@ -30,6 +37,12 @@ from rich.console import Console
 from rich.table import Table
 
 from kernelforge.agents.acceptance import make_attempt
+from kernelforge.agents.base import CoderRequest, JudgeRequest, TaskContext
+from kernelforge.agents.builtin import BuiltinCoder, BuiltinJudge
+from kernelforge.candidate import parse_reply
+from kernelforge.errors import CandidateError
+from kernelforge.evaluation import EvaluatorPool
+from kernelforge.evaluation.evaluator import CandidateEvaluator, EvaluationResult, SharedEvaluations
 from kernelforge.records import (
     Attempt,
     Build,
@@ -47,10 +60,15 @@ from kernelforge.records import (
 )
 from kernelforge.report.figures import base
 from kernelforge.report.render_image import svg
+from kernelforge.run.task_loop import make_task_context
 from kernelforge.search import STRATEGIES, Proposal
+from kernelforge.search.base import best_attempt
+from kernelforge.tasks import load_task
 
 FEATURES = 10
 POINTS = (1, 5, 10, 20, 40)
+REAL_POINTS = (1, 2, 3, 5, 8, 20)
+"""The same with the built-in Coder, which knows eight moves."""
 SLOWEST_US = 1000.0
 FINGERPRINT = Fingerprint(
     device="emulated:h100", device_kind="emulated", arch="sm_90a", toolchain="none", kernelforge="0", evaluator="0",
@@ -97,6 +115,11 @@ class World:
         return features | {order[min(rank, len(order)) - 1]} if order else features
 
 
+def sampling(name: str, rounds: int) -> dict[str, int]:
+    """As many samples as there are rounds, where a strategy counts its own."""
+    return {"best-of-n": {"samples": rounds}, "fsr": {"depth": -(-rounds // 5)}}.get(name, {})
+
+
 @dataclass
 class Search:
     """One strategy at one task."""
@@ -114,7 +137,7 @@ class Search:
 
     def play(self) -> list[float]:
         """Search to the end; the shares after each step."""
-        strategy = STRATEGIES[self.name].make(self._options(), rounds=self.rounds)
+        strategy = STRATEGIES[self.name].make(sampling(self.name, self.rounds), rounds=self.rounds)
         while (proposal := strategy.ask(Random(f"{self.task} {len(strategy.steps)}"))) is not None:
             attempt = self._carry_out(proposal, Random(f"reply {self.task} {len(strategy.steps)}"))
             strategy.tell(attempt)
@@ -125,10 +148,6 @@ class Search:
             ]
             self.reached.append(max(0.0, *gains, 0.0) / self.world.best)
         return self.reached + self.reached[-1:] * (self.rounds - len(self.reached))
-
-    def _options(self) -> dict[str, int]:
-        """As many samples as there are rounds, where a strategy counts its own."""
-        return {"best-of-n": {"samples": self.rounds}, "fsr": {"depth": -(-self.rounds // 5)}}.get(self.name, {})
 
     def _carry_out(self, proposal: Proposal, rng: Random) -> Attempt:
         features = self._written(proposal, rng)
@@ -197,7 +216,93 @@ def shares(case: tuple[str, int, float, int]) -> list[float]:
     return Search(name, World.draw(Random(f"world {task}")), task, skill, rounds).play()
 
 
-def drawn(means: dict[str, list[float]], skill: float) -> base.Figure:
+def real_times(
+    name: str, evaluator: CandidateEvaluator, brief: TaskContext, rounds: int, seed: int
+) -> tuple[list[float], str]:
+    """Modelled time of the best kernel after each evaluation (infinite before the first), and why it ended."""
+    strategy = STRATEGIES[name].make(sampling(name, rounds), rounds=rounds)
+    coder, judge = BuiltinCoder(), BuiltinJudge()
+    attempts: list[Attempt] = []
+    times: list[float] = []
+    while (proposal := strategy.ask(Random(f"{seed} {len(strategy.steps)}"))) is not None:
+        parent = None if proposal.parent is None else attempts[proposal.parent]
+        finding = None
+        if proposal.judge and parent is not None:
+            finding = judge.find(
+                JudgeRequest(brief, parent, attempts, best_attempt(attempts), proposal.rank, proposal.sight)
+            )
+            if finding.kind == "stop":
+                if strategy.ends_on_stop:
+                    return times + times[-1:] * (rounds - len(times)), f"judge: {finding.headline}"
+                finding = None
+        inspirations = tuple(attempts[number] for number in proposal.inspirations)
+        request = CoderRequest(
+            brief, proposal.operator, parent, finding, tuple(attempts), best_attempt(attempts), inspirations,
+            proposal.technique, proposal.sample, proposal.sight,
+        )  # fmt: skip
+        candidate: Candidate | None = None
+        text = coder.propose(request).text
+        try:
+            candidate = parse_reply(text)
+            result = evaluator.evaluate(candidate, seed=seed)
+        except CandidateError as error:
+            result = EvaluationResult(evaluator.rejected(error, text), None)
+        attempt = make_attempt(
+            attempts, candidate, result.evaluation, run="compared", task=evaluator.task.name,
+            operator=proposal.operator, parent=parent, reward=Reward(policy="none/1", value=0.0, components={}),
+            started="2026-01-01T00:00:00.000+00:00", seconds=1.0, profile=result.profile, finding=finding,
+            inspirations=tuple(item.id for item in inspirations), technique=proposal.technique or "", coder=coder.name,
+        )  # fmt: skip
+        attempts.append(attempt)
+        strategy.tell(attempt)
+        fastest = [past.evaluation.performance.time_us for past in attempts if past.evaluation.performance is not None]
+        times.append(min(fastest, default=math.inf))
+    return times + times[-1:] * (rounds - len(times)), strategy.stopped or "nothing more to try"
+
+
+def real_shares(tasks: list[str], rounds: int, seeds: int, device: str) -> dict[str, list[list[float]]]:
+    """Shares after each evaluation, of each strategy, by task and seed."""
+    curves: dict[str, list[list[float]]] = {name: [] for name in STRATEGIES}
+    with EvaluatorPool(device, threads=1) as pool:
+        for task in tasks:
+            evaluator = pool.evaluator(load_task(task))
+            evaluator.shared = SharedEvaluations(())
+            brief = make_task_context(evaluator)
+            times: dict[tuple[str, int], list[float]] = {}
+            for name in STRATEGIES:
+                for seed in range(seeds):
+                    times[name, seed], reason = real_times(name, evaluator, brief, rounds, seed)
+                    last = f"{times[name, seed][-1]:.4g} us"
+                    print(
+                        f"{task} {name} {seed}: {last} after {rounds} evaluations; {reason}",
+                        file=sys.stderr,
+                        flush=True,
+                    )
+            best = min(values[-1] for values in times.values())
+            plain = max(values[0] for values in times.values())
+            for (name, _), values in times.items():
+                curves[name].append([math.log(plain / value) / math.log(plain / best) for value in values])
+            print(f"{task}: {plain:.4g} us to {best:.4g} us", file=sys.stderr, flush=True)
+            evaluator.close()
+    return curves
+
+
+def print_shares(curves: dict[str, list[list[float]]], title: str, points: list[int]) -> dict[str, list[float]]:
+    """Print the table of means; gives them back, after each evaluation."""
+    means: dict[str, list[float]] = {}
+    table = Table(title=title)
+    for column in ("strategy", *(f"after {point}" for point in points)):
+        table.add_column(column, justify="left" if column == "strategy" else "right")
+    for name, values in curves.items():
+        steps = list(zip(*values, strict=True))
+        means[name] = [fmean(step) for step in steps]
+        errors = [stdev(step) / math.sqrt(len(step)) if len(step) > 1 else 0.0 for step in steps]
+        table.add_row(name, *(f"{means[name][point - 1]:.0%} ± {errors[point - 1]:.1%}" for point in points))
+    Console().print(table)
+    return means
+
+
+def drawn(means: dict[str, list[float]], title: str) -> base.Figure:
     rows: list[base.Row] = [
         {"evaluations": step, "share": value, "strategy": name}
         for name, values in means.items()
@@ -209,7 +314,7 @@ def drawn(means: dict[str, list[float]], skill: float) -> base.Figure:
     ends = ", ".join(f"{name} {values[-1]:.0%}" for name, values in means.items())
     return base.figure(
         "strategies",
-        f"Strategies with a simulated Coder that is right in {skill:.0%} of its replies",
+        title,
         f"Share of the logarithm of the best speedup that is reached at the end: {ends}.",
         [base.layer({"type": "line", "strokeWidth": 2}, rows, x=x, y=y, **look)],
     )
@@ -220,24 +325,27 @@ def main() -> int:
     parser.add_argument("--tasks", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=max(POINTS))
     parser.add_argument("--skill", type=float, nargs="+", default=[0.5, 0.8])
+    parser.add_argument("--builtin", nargs="+", metavar="TASK", help="real tasks, with the built-in Coder")
+    parser.add_argument("--seeds", type=int, default=3, help="of each strategy, with --builtin")
+    parser.add_argument("--device", default="emulated:h100", help="where kernels run, with --builtin")
     parser.add_argument("--picture", type=Path, help="of the last skill")
     options = parser.parse_args()
-    points = [point for point in POINTS if point <= options.rounds]
-    for skill in options.skill:
-        means: dict[str, list[float]] = {}
-        table = Table(title=f"share of the gain that is reached; replies are right in {skill:.0%}")
-        for column in ("strategy", *(f"after {point}" for point in points)):
-            table.add_column(column, justify="left" if column == "strategy" else "right")
-        with multiprocessing.Pool() as workers:
-            for name in STRATEGIES:
-                curves = workers.map(shares, [(name, task, skill, options.rounds) for task in range(options.tasks)])
-                means[name] = [fmean(values) for values in zip(*curves, strict=True)]
-                errors = [stdev(values) / math.sqrt(len(values)) for values in zip(*curves, strict=True)]
-                cells = (f"{means[name][point - 1]:.0%} ± {errors[point - 1]:.1%}" for point in points)
-                table.add_row(name, *cells)
-        Console().print(table)
-        if options.picture is not None:
-            options.picture.write_text(svg(drawn(means, skill), width=560), encoding="utf-8")
+    points = [point for point in (REAL_POINTS if options.builtin else POINTS) if point <= options.rounds]
+    if options.builtin is not None:
+        title = "Strategies with the built-in Coder"
+        curves = real_shares(options.builtin, options.rounds, options.seeds, options.device)
+        means = print_shares(curves, f"{title}: share of the gain that is reached", points)
+    else:
+        for skill in options.skill:
+            with multiprocessing.Pool() as workers:
+                curves = {
+                    name: workers.map(shares, [(name, task, skill, options.rounds) for task in range(options.tasks)])
+                    for name in STRATEGIES
+                }
+            means = print_shares(curves, f"share of the gain that is reached; replies are right in {skill:.0%}", points)
+            title = f"Strategies with a simulated Coder that is right in {skill:.0%} of its replies"
+    if options.picture is not None:
+        options.picture.write_text(svg(drawn(means, title), width=560), encoding="utf-8")
     return 0
 
 

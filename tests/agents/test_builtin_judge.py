@@ -46,6 +46,17 @@ def test_a_row_kernel_with_scattered_reads_gets_warps_and_says_why_in_numbers() 
     assert re.search(r"3,200,000 sector", finding.why)
 
 
+def test_columns_that_threads_walk_alone_get_blocks_where_latency_is_the_bound() -> None:
+    def finding_at(bound: str) -> Finding:
+        profile = workbench.profile_of("sum_1_rows", bound=bound, **{**WIDE, "requests": 8e5})
+        return assess("sum_axes", attempt("sum_axes", profile=profile))
+
+    finding = finding_at("latency")
+    assert (finding.move, finding.bottleneck) == ("warp-reduce", Bottleneck.LATENCY_BOUND)
+    assert finding.metrics[0] == "+launch__grid_size"
+    assert finding_at("dram").move != "warp-reduce"
+
+
 def test_a_chain_bound_by_dram_traffic_is_fused() -> None:
     values = {**WIDE, "requests": 8e5, "launches": 5}
     profile = workbench.profile_of("mul_map", dram=2e6, **values)

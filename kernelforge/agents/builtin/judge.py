@@ -73,7 +73,7 @@ def _by_moves(request: JudgeRequest, profile: Profile, design: Design) -> list[F
             findings.append(
                 Finding(
                     kind="optimise", headline=evidence.headline, why=evidence.why, action=advice.action, move=move,
-                    metrics=evidence.metrics, bottleneck=advice.bottleneck,
+                    metrics=evidence.metrics, bottleneck=evidence.bottleneck or advice.bottleneck,
                 )
             )  # fmt: skip
     return findings

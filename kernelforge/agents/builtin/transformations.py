@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from kernelforge.agents.diagnosis.metrics import (
     COALESCED,
     DRAM,
+    GRID,
     INSTRUCTIONS,
     LAUNCHES,
     PER_REQUEST,
@@ -18,7 +19,9 @@ from kernelforge.agents.diagnosis.metrics import (
     SECTORS,
     SECTORS_STORED,
     WAVEFRONTS,
+    WAVES,
 )
+from kernelforge.agents.diagnosis.rules import Bottleneck
 from kernelforge.records import Profile
 
 ALL_KINDS = "rows|scan|product|conv|window|attention|map"
@@ -50,6 +53,8 @@ class TransformEvidence:
     headline: str
     why: str
     metrics: tuple[str, ...]
+    bottleneck: Bottleneck | None = None
+    """What the numbers show, where it is not what the move is against by its advice."""
 
 
 def _part(profile: Profile, kinds: str) -> KernelPart:
@@ -72,8 +77,18 @@ def _part(profile: Profile, kinds: str) -> KernelPart:
 
 def _warp_reduce(profile: Profile) -> TransformEvidence | None:
     part = _part(profile, "rows|scan")
-    if part.share < WORTH or part.width <= 2 * COALESCED:
+    if part.share < WORTH:
         return None
+    if part.width <= 2 * COALESCED:
+        if profile.roofline.bound != "latency":
+            return None
+        why = f"the bound is latency; kernels that walk rows or columns make {part.share:.0%} of {SECTORS}"
+        return TransformEvidence(
+            "each thread walks its row or column alone, so that its loads wait for one another",
+            why,
+            (f"+{GRID}", f"+{WAVES}"),
+            Bottleneck.LATENCY_BOUND,
+        )
     why = (
         f"kernels that walk rows read {part.width:.1f} sector/request, {part.width / COALESCED:.1f}x a coalesced read, "
         f"and make {part.share:.0%} of {SECTORS}, which is {profile.value(SECTORS) or 0:,.0f} sector"

@@ -113,6 +113,8 @@ class LoopEmitter(CppEmitter):
 
     def _reduce(self, value: Value, coords: tuple[Coordinate, ...], slot: str) -> str:
         assert isinstance(value, Reduce)
+        if value.parts is not None:
+            raise UnsupportedError("results of parts are written by blocks of columns alone")
         total = self.accumulator(type_of(value), start_of(value), slot)
         group = LoopGroup(self.fresh("j"), value.arg.shape[value.first : value.last + 1])
         inner = (*coords[: value.first], *group.coords(), *coords[value.last + 1 :])

@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kernelforge.agents.builtin.codegen.attention import attention_kernel, fuse_attention
+from kernelforge.agents.builtin.codegen.columnwise import column_kernel, split_columns
 from kernelforge.agents.builtin.codegen.cpp_emitter import helpers_for
 from kernelforge.agents.builtin.codegen.elementwise import element_kernel
 from kernelforge.agents.builtin.codegen.kernel import KernelText, Options, cone, in_order, leaves, with_wide_indices
@@ -57,9 +58,14 @@ def write_kernel(name: str, root: Value, stored: frozenset[Value], options: Opti
     anchors = [value for value in values if isinstance(value, ANCHORS)]
     kinds = {type(anchor) for anchor in anchors}
     if not anchors:
-        tiled = transpose_tile(name, root, stored) if options.tile else None
+        tiled = transpose_tile(name, root, stored, options) if options.tile else None
         return tiled or element_kernel(name, root, stored, options)
     if kinds == {Reduce}:
+        if options.warp_reduce:
+            try:
+                return column_kernel(name, root, stored, options)
+            except UnsupportedError:
+                pass  # by rows, below
         (first, *rest) = [anchor for anchor in anchors if isinstance(anchor, Reduce)]
         columns = any(dim.value != 1 for dim in first.arg.shape[first.last + 1 :])
         if columns and not rest and _as_large(root, first):
@@ -214,6 +220,8 @@ def render(
         if design.fuse:
             fuse_attention(program)
         split_sums(program, warpgroups=warpgroups)
+    if options.warp_reduce:
+        split_columns(program, options)
     order = partition(program, options, fuse=design.fuse)
     needs = workspace_bytes(order, program.outputs)
     rendered = _rendered(program, design, options, order) if needs <= PlanLimits().workspace_bytes else None

@@ -32,12 +32,13 @@ class RowWriter:
             full[pattern.first : pattern.last + 1],
             full[pattern.last + 1 :],
         )
+        self.parts = () if pattern.parts is None else (pattern.parts,)
         for reduce in self.reduces:
             if not same_shape(reduce.arg.shape, full) or (reduce.first, reduce.last) != (pattern.first, pattern.last):
                 raise UnsupportedError("the reductions walk different rows")
         self.maps = same_shape(root.shape, full) and product(self.axis).value != 1
-        rows = product((*self.outer, *self.inner))
-        ranks = (len(full), len(self.outer) + len(self.inner))
+        rows = product((*self.parts, *self.outer, *self.inner))
+        ranks = tuple(len(self.parts) + rank for rank in (len(full), len(self.outer) + len(self.inner)))
         if not self.maps and (product(root.shape).value != rows.value or len(root.shape) not in ranks):
             raise UnsupportedError("the result is neither a row nor one value per row")
         self.shared_rows = options.warp_reduce and not self.inner
@@ -164,7 +165,7 @@ class RowWriter:
         template = [("T", t), *([("V", v)] if self.vector else []), *([("STAGE", s)] if self.cached else [])]
         setup = [f"{t} = 32 if {length.text} <= 256 or ({length.text} <= 1024 and {count} >= 1024) else 256"]
         if self.vector:
-            setup.append(f"{v} = 4 if {_divides(length, list(em.divisors))} else 1")
+            setup.append(f"{v} = 4 if {divides(length, list(em.divisors))} else 1")
         smem = None
         if self.cached:
             need = f"256 // {t} * {len(self.cached)} * {plan_int(length)} * 4"
@@ -183,7 +184,8 @@ class RowWriter:
         )  # fmt: skip
 
 
-def _divides(length: Dim, others: list[str]) -> str:
+def divides(length: Dim, others: list[str]) -> str:
+    """The plan's condition that 4 divides extents."""
     return " and ".join(f"({text}) % 4 == 0" for text in dict.fromkeys([length.text, *others]))
 
 
@@ -193,4 +195,7 @@ def row_kernel(name: str, root: Value, stored: frozenset[Value], options: Option
     Raises:
         UnsupportedError: the value is not made of passes over the same rows.
     """
-    return RowWriter(name, root, stored, options).write()
+    writer = RowWriter(name, root, stored, options)
+    if writer.parts:
+        raise UnsupportedError("results of parts are written by blocks of columns alone")
+    return writer.write()

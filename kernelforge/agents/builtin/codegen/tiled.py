@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kernelforge.agents.builtin.codegen.cpp_emitter import indent
+from kernelforge.agents.builtin.codegen.elementwise import element_statements
 from kernelforge.agents.builtin.codegen.kernel import KernelText, Options, adjacent, cone, plan_int, same_shape
 from kernelforge.agents.builtin.codegen.loops import LoopEmitter
 from kernelforge.agents.builtin.codegen.tensor_cores import tensor_tile
@@ -12,6 +15,8 @@ from kernelforge.errors import UnsupportedError
 
 FEWEST_BLOCKS = 132
 """Blocks from which tiles of 128 x 128 results keep a large GPU busy."""
+TRANSPOSE_SIDE = 64
+"""Rows and columns of a tile that is turned by patches: a row of float32 is two lines of 128 bytes."""
 
 
 def contraction_tile(name: str, root: Value, stored: frozenset[Value], options: Options) -> KernelText | None:
@@ -152,8 +157,11 @@ class _TileWriter:
         return KernelText(self.name, "\n".join(source), em.signature, self.root, grid, str(across * down))
 
 
-def transpose_tile(name: str, root: Value, stored: frozenset[Value]) -> KernelText | None:
-    """A 32 x 32 tile that is read along the operand's rows and written along the result's. None where none applies."""
+def transpose_tile(name: str, root: Value, stored: frozenset[Value], options: Options) -> KernelText | None:
+    """A tile that is read along the operand's rows and written along the result's. None where none applies.
+
+    With ``vectorise`` threads move 4 x 4 elements by 16 bytes where the extents of both rows allow it.
+    """
     groups = [LoopGroup(f"d{axis}", (dim,)) for axis, dim in enumerate(root.shape)]
     coords = tuple(group.coords()[0] for group in groups)
     if len(groups) < 2:
@@ -167,22 +175,18 @@ def transpose_tile(name: str, root: Value, stored: frozenset[Value]) -> KernelTe
     tops = [view for view in crossed if not any(view in other.operands for other in crossed)]
     if len(tops) != 1:
         return None
-    return _write_transpose(name, root, stored, tops[0], crossed[tops[0]], groups)
+    axis = groups.index(crossed[tops[0]])
+    if not options.vectorise:
+        return _write_transpose(name, root, stored, tops[0], axis)
+    by_elements = _write_transpose(f"any_{name}", root, stored, tops[0], axis)
+    try:
+        return replace(_write_wide_transpose(name, root, stored, tops[0], axis), alternative=by_elements)
+    except UnsupportedError:
+        return replace(by_elements, name=name, source=by_elements.source.replace(f"any_{name}", name))
 
 
-def _write_transpose(
-    name: str, root: Value, stored: frozenset[Value], view: Value, p: LoopGroup, groups: list[LoopGroup]
-) -> KernelText:
-    em = LoopEmitter(stored - {root})
-    q = groups[-1]
-    others = [group for group in groups if group is not p and group is not q]
-    coords = tuple(group.coords()[0] for group in groups)
-    p_of, q_of = em.signature.extent(p.extent), em.signature.extent(q.extent)
-    with em.scope() as take:
-        em.add(f"tile[r][threadIdx.x] = {em.read(view, coords)};")
-    em.bound[view] = ("tile[threadIdx.x][r]", None)
-    with em.scope() as give:
-        em.add(f"out[{em.offset(root.shape, coords)}] = {to_storage(em.read(root, coords), root.dtype)};")
+def _planes(em: LoopEmitter, others: list[LoopGroup]) -> list[str]:
+    """Coordinates of the axes that a block does not tile."""
     with em.scope() as head:
         rest = "blockIdx.z"
         for group in reversed(others[1:]):
@@ -191,9 +195,24 @@ def _write_transpose(
             rest = f"({rest} / {extent})"
         if others:
             em.add(f"const int {others[0].var} = {rest};")
+    return head
+
+
+def _write_transpose(name: str, root: Value, stored: frozenset[Value], view: Value, axis: int) -> KernelText:
+    em = LoopEmitter(stored - {root})
+    groups = [LoopGroup(f"d{number}", (dim,)) for number, dim in enumerate(root.shape)]
+    p, q = groups[axis], groups[-1]
+    others = [group for group in groups if group is not p and group is not q]
+    coords = tuple(group.coords()[0] for group in groups)
+    p_of, q_of = em.signature.extent(p.extent), em.signature.extent(q.extent)
+    with em.scope() as take:
+        em.add(f"tile[r][threadIdx.x] = {em.read(view, coords)};")
+    em.bound[view] = ("tile[threadIdx.x][r]", None)
+    with em.scope() as give:
+        em.add(f"out[{em.offset(root.shape, coords)}] = {to_storage(em.read(root, coords), root.dtype)};")
     core = [
         f"__shared__ {compute_type(view.dtype)} tile[32][33];  // padded against bank conflicts",
-        f"const int {p.var}_start = blockIdx.y * 32, {q.var}_start = blockIdx.x * 32;", *head,
+        f"const int {p.var}_start = blockIdx.y * 32, {q.var}_start = blockIdx.x * 32;", *_planes(em, others),
         "for (int r = threadIdx.y; r < 32; r += 8) {",
         f"    const int {p.var} = {p.var}_start + threadIdx.x, {q.var} = {q.var}_start + r;",
         f"    if ({p.var} < {p_of} && {q.var} < {q_of}) {{", *indent(indent(take)), "    }", "}",
@@ -206,3 +225,59 @@ def _write_transpose(
     batch = plan_int(product(tuple(group.extent for group in others)))
     grid = f"(ceil_div({plan_int(q.extent)}, 32), ceil_div({plan_int(p.extent)}, 32), {batch})"
     return KernelText(name, "\n".join(source), em.signature, root, grid, "(32, 8)")
+
+
+def _write_wide_transpose(name: str, root: Value, stored: frozenset[Value], view: Value, axis: int) -> KernelText:
+    """The same by patches of 4 x 4: each is turned in registers, so that shared memory is accessed by 16 bytes too.
+
+    Packs of a tile's row change places by an XOR with the row's number, so that no two lanes of a group of eight meet
+    in a bank.
+    """
+    em = LoopEmitter(stored - {root})
+    last = len(root.shape) - 1
+    # Loads are adjacent along p, stores along q.
+    loads, stores = (
+        [LoopGroup(f"d{number}", (dim,), vector=number == wide) for number, dim in enumerate(root.shape)]
+        for wide in (axis, last)
+    )
+    p, q = loads[axis], loads[last]
+    others = [group for number, group in enumerate(loads) if number not in (axis, last)]
+    p_of, q_of = em.signature.extent(p.extent), em.signature.extent(q.extent)
+    with em.lanes() as (before, lanes):
+        em.add(f"patch[k].v[r] = {em.read(view, tuple(group.coords()[0] for group in loads))};")
+    coords = tuple(group.coords()[0] for group in stores)
+    em.bound[view] = ("pack.v[k]", None)
+    with em.scope() as where:
+        offset = em.offset(root.shape, coords)
+    give = element_statements(em, root, coords, True, offset)
+    dtype = compute_type(view.dtype)
+    core = [
+        f"constexpr int V = 4, SIDE = {TRANSPOSE_SIDE}, PACKS = SIDE / V;",
+        f"__shared__ Pack<{dtype}, V> tile[SIDE][PACKS];",
+        f"const int {p.var}_start = blockIdx.y * SIDE, {q.var}_start = blockIdx.x * SIDE;", *_planes(em, others),
+        f"Pack<{dtype}, V> patch[V] = {{}};",
+        "#pragma unroll",
+        "for (int r = 0; r < V; ++r) {",
+        f"    const int {p.var} = {p.var}_start + threadIdx.x * V, {q.var} = {q.var}_start + threadIdx.y * V + r;",
+        f"    if ({p.var} < {p_of} && {q.var} < {q_of}) {{",
+        *indent(indent([*before, "#pragma unroll", "for (int k = 0; k < V; ++k) {", *indent(lanes), "}"])), "    }",
+        "}",
+        "#pragma unroll",
+        "for (int k = 0; k < V; ++k) tile[threadIdx.x * V + k][threadIdx.y ^ threadIdx.x] = patch[k];",
+        "__syncthreads();",
+        "#pragma unroll",
+        "for (int r = threadIdx.y; r < SIDE; r += PACKS) {",
+        f"    const int {p.var} = {p.var}_start + r, {q.var} = {q.var}_start + threadIdx.x * V;",
+        f"    if ({p.var} < {p_of} && {q.var} < {q_of}) {{",
+        "        const auto pack = tile[r][threadIdx.x ^ (r / V)];",
+        *indent(indent([*where, *give])), "    }", "}",
+    ]  # fmt: skip
+    source = [f"__global__ void {name}({em.signature.parameters(root)}) {{", *indent(core), "}"]
+    batch = plan_int(product(tuple(group.extent for group in others)))
+    side = TRANSPOSE_SIDE
+    grid = f"(ceil_div({plan_int(q.extent)}, {side}), ceil_div({plan_int(p.extent)}, {side}), {batch})"
+    extents = dict.fromkeys([p.extent.text, q.extent.text, *em.divisors])
+    condition = " and ".join(f"({text}) % 4 == 0" for text in extents)
+    return KernelText(
+        name, "\n".join(source), em.signature, root, grid, f"({side // 4}, {side // 4})", condition=condition
+    )

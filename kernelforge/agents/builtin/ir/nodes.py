@@ -277,12 +277,16 @@ class Gather(Value):
 
 @dataclass(eq=False)
 class Reduce(Value):
-    """``op`` (``sum prod max min argmax argmin``) over axes ``first..last`` of ``arg``, which stay as extents of 1."""
+    """``op`` (``sum prod max min argmax argmin``) over axes ``first..last`` of ``arg``, which stay as extents of 1.
+
+    With ``parts`` the elements are dealt out to as many results, along a leading axis.
+    """
 
     op: str
     arg: Value
     first: int
     last: int
+    parts: Dim | None = None
 
 
 @dataclass(eq=False)

@@ -1,0 +1,97 @@
+"""Kernels of the built-in Coder that cross axes are right at any extents: transposes, and sums over outer axes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from kernelforge.agents.builtin.codegen.render import Rendered, render
+from kernelforge.agents.builtin.design import Design
+from kernelforge.compile import Artifact, Compiler
+from kernelforge.evaluation.oracle.worker.reference import Reference
+from kernelforge.evaluation.oracle.worker.tracing import trace_source
+from tests.agents import agent_setup as workbench
+
+pytestmark = pytest.mark.slow
+
+TASK = """
+import torch
+import torch.nn as nn
+B, C, D = {extents}
+class Model(nn.Module):
+    def forward(self, x):
+        return {body}
+def get_inputs():
+    return [torch.randn(B, C, D).to(torch.{dtype})]
+def get_init_inputs():
+    return []
+"""
+WIDE = ("warp-reduce", "tile", "vectorise")
+SIZES = ((3, 35, 37), (2, 68, 132), (1, 1, 4), (2, 301, 40))
+
+
+def written(body: str, extents: str, dtype: str = "float32", moves: tuple[str, ...] = WIDE) -> tuple[str, Rendered]:
+    task = TASK.format(body=body, extents=extents, dtype=dtype)
+    sizes = {"B": 3, "C": 20, "D": 36}
+    return task, render(trace_source(task, {}), Design(("fuse", *moves)), {}, trace_source(task, sizes, "small"))
+
+
+def check(task: str, candidate: Rendered, sizes: tuple[tuple[int, int, int], ...], compiler: Compiler) -> None:
+    """Run on the emulated device at several sizes, and compare with torch."""
+    for size in sizes:
+        reference = Reference(task, dict(zip("BCD", size, strict=True)))
+        at = workbench.Bench(reference, reference.inputs(5))
+        resolved = workbench.resolve(candidate.plan, at)
+        built = workbench.build(compiler, candidate.source, resolved)
+        assert isinstance(built, Artifact), (built.errors, candidate.source)
+        for got, expected in zip(workbench.run(built, resolved, at), at.expected(), strict=True):
+            torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("body", "dtype"),
+    [
+        ("x.transpose(1, 2).contiguous()", "float32"),
+        ("x.transpose(0, 2).contiguous()", "float16"),
+        ("x.transpose(1, 2) * 2 + x.sum(0).T", "float32"),
+        ("x.transpose(0, 2).contiguous()", "int64"),
+        ("x[:, :, : x.shape[2] // 2].transpose(1, 2).contiguous()", "float32"),
+    ],
+)
+def test_a_transpose_moves_patches_through_shared_memory(body: str, dtype: str, compiler: Compiler) -> None:
+    task, candidate = written(body, "8, 64, 128", dtype)
+    assert "PACKS" in candidate.source
+    check(task, candidate, ((3, 35, 37), (2, 68, 136), (4, 4, 4), (64, 3, 68)), compiler)
+
+
+@pytest.mark.parametrize("moves", [("warp-reduce",), WIDE])
+@pytest.mark.parametrize(
+    ("body", "dtype"),
+    [
+        ("(x * 2).sum(1) + 1", "float32"),
+        ("torch.softmax(x, 1)", "float32"),
+        ("x.argmin(1), x.amax(1, keepdim=True)", "float32"),
+        ("x.mean(1)", "float16"),
+        ("x.sum(1)", "int64"),
+    ],
+)
+def test_a_reduction_over_an_outer_axis_shares_columns_of_a_block(
+    body: str, dtype: str, moves: tuple[str, ...], compiler: Compiler
+) -> None:
+    task, candidate = written(body, "40, 128, 512", dtype, moves)
+    assert "column_reduce<T>" in candidate.source
+    assert ("load<V>" in candidate.source) == ("vectorise" in moves and "softmax" not in body)
+    check(task, candidate, SIZES, compiler)
+
+
+@pytest.mark.parametrize("body", ["x.sum((0, 1))", "x.view(-1, x.shape[2]).amin(0) * 2", "x.half().mean((0, 1))"])
+def test_a_reduction_with_few_columns_is_dealt_out_to_blocks(body: str, compiler: Compiler) -> None:
+    task, candidate = written(body, "8, 1024, 64")
+    assert "gridDim.z" in candidate.source
+    assert len(candidate.kernels) == 2
+    check(task, candidate, (*SIZES, (3, 777, 50)), compiler)
+
+
+@pytest.mark.parametrize(("body", "extents"), [("x.sum(1)", "64, 128, 8"), ("torch.softmax(x, 1)", "4, 32, 512")])
+def test_few_columns_to_a_row_and_short_ones_in_several_passes_stay_with_one_thread(body: str, extents: str) -> None:
+    assert "column_reduce<T>" not in written(body, extents)[1].source
