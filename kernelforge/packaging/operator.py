@@ -152,7 +152,9 @@ class Operator:
         """
         if not init and not named:
             return _with_operator(self._new_reference(0).model, self, (0,))
-        tested = [at for at in range(len(self.manifest.sizes)) if self._reference(at).arguments == (init, named)]
+        # The other models are not kept: they may be large.
+        references = map(self._new_reference, range(len(self.manifest.sizes)))
+        tested = [at for at, reference in enumerate(references) if _equal(reference.arguments, (init, named))]
         model = type(self._reference(0).model)(*init, **named)
         return _with_operator(model, self, tested)
 
@@ -230,7 +232,7 @@ class Operator:
         best: tuple[int, Reason] = (0, "dtype")
         for at, size in enumerate(self.manifest.sizes):
             expected = [*size.inputs, *(weight.spec for weight in size.weights)]
-            depth, reason = 3, None
+            depth, reason = 4, None
             for position, (value, spec) in enumerate(zip(values, expected, strict=True)):
                 missing = _mismatch(value, spec, strides=position < len(size.inputs))
                 if missing is not None and (reason is None or missing[0] < depth):
@@ -362,7 +364,9 @@ def _mismatch(
 ) -> tuple[int, Reason] | None:
     """The untested property of a value, after how many tested ones; None if all were tested."""
     if not isinstance(spec, TensorSpec):
-        return None if type(value) is type(spec) and value == spec else (0, "value")
+        if type(value) is not type(spec):
+            return 0, "dtype"
+        return None if value == spec else (3, "value")
     if not isinstance(value, torch.Tensor) or value.dtype != getattr(torch, spec.dtype.value):
         return 0, "dtype"
     if tuple(value.shape) != spec.shape:
@@ -399,6 +403,14 @@ def _call_with(
     finally:
         for module, leaf, value in before:
             setattr(module, leaf, value)
+
+
+def _equal(first: Any, second: Any) -> bool:
+    """Whether two lists of arguments are equal; those with tensors never are."""
+    try:
+        return bool(first == second)
+    except (RuntimeError, ValueError):
+        return False
 
 
 def _copy(value: Value) -> Value:

@@ -13,7 +13,7 @@ from kernelforge.capture.records import Capture
 from kernelforge.capture.suite import CAPTURE
 from kernelforge.devices import screen_for
 from kernelforge.errors import KernelForgeError, UsageError
-from kernelforge.hardware.specs import EMULATED
+from kernelforge.hardware.specs import EMULATED, SPECS
 from kernelforge.packaging.manifest import (
     BUILDS,
     EVALUATION,
@@ -138,7 +138,7 @@ def _files(
         task=PackagedTask(**task.model_dump(include=set(PackagedTask.model_fields) - {"digest"}), digest=task.digest),
         language=candidate.language,
         device=fingerprint.device,
-        gpu=gpu or fingerprint.device,
+        gpu=gpu or _emulated_gpu(fingerprint.device),
         emulated=emulated,
         arch=fingerprint.arch,
         evaluator_version=fingerprint.evaluator,
@@ -161,7 +161,6 @@ def _files(
     files[f"{inside}/__init__.py"] = _INIT.format(title=_plain(task.title), module=module)
     files[f"{BUILDS}/__init__.py"] = _VARIANT.format(module=module)
     files[f"{BUILDS}/metadata.json"] = json.dumps(_metadata(manifest), indent=1) + "\n"
-    files["build.toml"] = _BUILD.format(name=name, licence=licence)
     files["pyproject.toml"] = _pyproject(manifest)
     files["LICENSE"] = _licence_text(manifest)
     files["README.md"] = _readme(manifest)
@@ -230,6 +229,12 @@ def _group(run: Run, task: Task) -> str:
     return ""
 
 
+def _emulated_gpu(device: str) -> str:
+    """Name of the GPU that a device emulates; of one from a file, the device's own."""
+    spec = SPECS.get(device.removeprefix(EMULATED))
+    return device if spec is None else spec.title
+
+
 def _metadata(manifest: Manifest) -> dict[str, object]:
     """``metadata.json`` of a build variant, as Hugging Face's ``kernels`` reads it."""
     return {
@@ -265,15 +270,6 @@ from .{module} import operator
 __all__ = ["operator"]
 '''
 
-_BUILD = """[general]
-name = "{name}"
-version = 1
-license = "{licence}"
-backends = ["cuda"]
-
-[torch-noarch]
-"""
-
 
 def _pyproject(manifest: Manifest) -> str:
     return f"""[build-system]
@@ -288,7 +284,7 @@ readme = "README.md"
 license = "{manifest.licence}"
 license-files = ["LICENSE"]
 requires-python = ">=3.11"
-dependencies = ["{DISTRIBUTION}", "torch>=2.9"]
+dependencies = ["{DISTRIBUTION}{"[triton]" if manifest.language == "triton" else ""}", "torch>=2.9"]
 
 [tool.hatch.build]
 ignore-vcs = true  # "build" is in many a .gitignore
@@ -337,21 +333,22 @@ def _readme(manifest: Manifest) -> str:
     return f"""# {manifest.name}
 
 {_plain(manifest.task.title)}: a kernel in {"Triton" if manifest.language == "triton" else "CUDA C++"} as an operator of
-torch, by KernelForge for the task `{manifest.task.name}` of suite `{manifest.task.suite}`.
+torch, written with KernelForge for the task `{manifest.task.name}` of suite `{manifest.task.suite}`.
 
 ```python
 import torch
 from {manifest.module} import operator
 
 with torch.no_grad():
-    outputs = operator({arguments})     # inputs, then weights; always a tuple
-model = operator.module()               # the task's Model, whose forward calls the operator
-operator.fallbacks                      # how often the reference ran instead, by reason
+    outputs = operator({arguments})  # inputs, then weights; always a tuple
+model = operator.module()  # the task's Model, whose forward calls the operator
+operator.fallbacks  # how often the reference ran instead, by reason
 ```
 
 It works under `torch.compile` and `torch.export`. The kernel is compiled at its first call, and kept in the user's
 cache folder. Shapes, dtypes, strides and devices other than those below, and calls that ask for a gradient, get the
 reference, `{REFERENCE}`. Tensors of the CPU are computed by the emulated device `{manifest.emulated}`, slowly: to test.
+On a GPU it needs the extra `{DISTRIBUTION}[gpu]`.
 
 ## Tested
 

@@ -63,6 +63,39 @@ def forward(x):
     return out
 """
 
+SCALED_TASK = """
+import torch
+import torch.nn as nn
+
+N = 64
+
+
+class Model(nn.Module):
+    def forward(self, x, k, s, flag, extra=None):
+        return {"scaled": x * s + k, "rest": (x - k,)}
+
+
+def get_inputs():
+    return [torch.randn(N), 3, 0.5, True, None]
+
+
+def get_init_inputs():
+    return []
+"""
+SCALED = """
+__global__ void scaled(const float* x, float* a, float* b, int k, float s, int n) {
+    int i = threadIdx.x;
+    if (i < n) { a[i] = x[i] * s + k; b[i] = x[i] - k; }
+}
+"""
+SCALED_PLAN = """
+def forward(x, k, s, flag, extra):
+    a = empty_like(x)
+    b = empty_like(x)
+    scaled[1, 64](x, a, b, i32(k), f32(s), i32(x.numel()))
+    return a, b
+"""
+
 
 def _sizes(**small: int) -> tuple[Size, ...]:
     odd = {name: value + 1 for name, value in small.items()}
@@ -78,9 +111,13 @@ TASKS = {
         name="linear", suite="core", title="Linear, then ReLU", level=1,
         source=(CASES / "tasks" / "linear.py").read_text(), sizes=_sizes(ROWS=8, IN=32, OUT=16),
     ),
+    "scaled": Task(
+        name="scaled", suite="core", title="Scaled and shifted", level=1, source=SCALED_TASK, sizes=_sizes(N=32)
+    ),
 }  # fmt: skip
 _LINEAR = CASES / "cases" / "honest-prepared-weights"
 CANDIDATES = {
+    "scaled": Candidate(source=SCALED, plan=SCALED_PLAN),
     "softmax": Candidate(source=SOFTMAX, plan=SOFTMAX_PLAN),
     "linear": Candidate(source=(_LINEAR / "kernel.cu").read_text(), plan=(_LINEAR / "plan.py").read_text()),
 }

@@ -160,6 +160,23 @@ def test_results_are_arranged_as_the_references() -> None:
     assert arranged == {"a": first, "b": [None, (second, third)]}
 
 
+def test_numbers_and_dicts_are_those_of_the_reference(operator_of: Opened) -> None:
+    operator, x = operator_of("scaled"), torch.randn(64)
+    for k, s, reason in ((3, 0.5, None), (4, 0.5, "value"), (3.0, 0.5, "dtype"), (3, 0.25, "value")):
+        operator.fallbacks.clear()
+        if reason != "dtype":  # torch itself refuses a float for an int
+            torch.testing.assert_close(operator(x, k, s, True, None), (x * s + k, x - k))
+            assert operator.fallbacks == Counter([reason] if reason else [])
+        assert operator._match([x, k, s, True, None]) == (0, reason)
+    operator.fallbacks.clear()
+    model = torch.compile(operator.module(), fullgraph=True, backend="aot_eager")
+    result = model(x, 3, 0.5, True, None)
+    torch.testing.assert_close(result, {"scaled": x * 0.5 + 3, "rest": (x - 3,)})
+    torch.library.opcheck(operator._call, (x[:5], 3, 0.5, True, None))
+    operator.module()(x, 3, 0.5, flag=True)
+    assert operator.fallbacks["arguments"] == 1
+
+
 def test_a_wrong_number_of_values_is_named(operator_of: Opened) -> None:
     with pytest.raises(UsageError, match=r"1 inputs, then 2 weights \(fc.weight, fc.bias\); it was given 1 values"):
         operator_of("linear")(torch.randn(8, 32))

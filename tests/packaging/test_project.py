@@ -64,6 +64,7 @@ def test_a_package_says_what_was_evaluated_and_where(store: Store, packages: dic
     module = folder / INSIDE / manifest.module
     assert json.loads((module / "evaluation.json").read_text()) == evaluation.model_dump(mode="json")
     assert read_candidate(module, manifest) == CANDIDATES["softmax"]
+    assert manifest.gpu == "NVIDIA H100 SXM5 80 GB"
     readme = (folder / "README.md").read_text()
     for text in (
         "openai:gpt-5",
@@ -107,7 +108,7 @@ def test_the_layout_is_that_of_hugging_faces_kernels(
 ) -> None:
     folder = packages["softmax"]
     metadata = json.loads((folder / INSIDE / "metadata.json").read_text())
-    assert metadata["name"] == tomllib.loads((folder / "build.toml").read_text())["general"]["name"]
+    assert metadata["name"] == "kernelforge-op-softmax"
     assert (metadata["license"], metadata["python-depends"]) == ("Apache-2.0", [])
     variant = imported(folder / INSIDE / "__init__.py", metadata["id"])
     assert variant.operator is operator_of("softmax")
