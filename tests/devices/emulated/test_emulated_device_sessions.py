@@ -23,6 +23,7 @@ from kernelforge.profiling.model import plan_time
 from kernelforge.records import Origin
 from kernelforge.sandbox import Child, Frame, Limits, select_tier
 from tests.devices.emulated.emulated_plans import ADD, ADD_PLAN, Array, facts, input_bytes, randoms, resolve
+from tests.workers.engine_orders import family_of
 
 pytestmark = pytest.mark.skipif(select_tier().tier == "none", reason="no jail tier works on this machine")
 
@@ -404,7 +405,8 @@ def test_a_child_that_loads_slowly_says_nothing_of_the_candidate(
 
     def spawn_stopped(limits: Limits) -> Child:
         child = spawn(limits)
-        os.kill(child.pid, signal.SIGSTOP)  # else it may have loaded before the parent waits
+        for pid in family_of(child.pid):  # the child and its monitor, else it may have loaded before the parent waits
+            os.kill(pid, signal.SIGSTOP)
         return child
 
     with device.open(build(compiler, ADD, plan)) as session:
