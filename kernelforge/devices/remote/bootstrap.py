@@ -3,6 +3,10 @@
 It is sent as text and run by any ``python3`` that is there, so it uses the standard library alone and what Python 3.7
 parses; annotations are not evaluated. Standard input and output are the connection: lines of JSON, then the package's
 bytes.
+
+Folders that no process has used of late are removed when a new one is installed. A process holds a lock on the file
+``lease`` of each folder that it uses, to its end; locks are taken and folders set aside under the one lock of all, so a
+folder is never removed between its choice and its use.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ import select
 import shutil
 import subprocess
 import sys
+import time
 import zipfile
 from typing import Any, NoReturn
 
@@ -26,6 +31,10 @@ _START = (
     "from kernelforge.devices.remote.relay import frames_socket; import_module(sys.argv[2]).main(frames_socket())"
 )
 _PYTHONS = ("python3.13", "python3.12", "python3.11")
+
+_DAY_S = 86400.0
+UNUSED_S = {"package-": _DAY_S, "environment-": 30 * _DAY_S}
+"""Time without a use after which a folder is removed. An environment takes minutes to install, a package seconds."""
 
 
 def _say(**answer: Any) -> None:
@@ -71,9 +80,15 @@ def main() -> None:
         os.makedirs(folder, mode=0o700, exist_ok=True)
         with open(os.path.join(folder, "lock"), "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
+            before = os.listdir(folder)
             package = _package(folder, request["package"])
+            _lease(package)
             if not python:
-                python = _environment(folder, request)
+                python, environment = _environment(folder, request)
+                _lease(environment)
+            if set(os.listdir(folder)) - set(before) - {"lock"}:
+                _set_aside_unused(folder)
+        _remove_set_aside(folder)
     except OSError as error:
         _fail(f"its folder {folder} cannot be written: {error}")
     _say(start=python)
@@ -94,7 +109,55 @@ def _package(folder: str, digest: str) -> str:
     return path
 
 
-def _environment(folder: str, request: dict[str, Any]) -> str:
+def _lease(path: str) -> None:
+    """Use a folder until the end of this process, which includes that of the program that it becomes."""
+    lease = os.open(os.path.join(path, "lease"), os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(lease, fcntl.LOCK_SH)
+    os.utime(lease)
+    os.set_inheritable(lease, True)
+
+
+def _set_aside_unused(folder: str) -> None:
+    """Rename the folders that no process uses or has used of late. The lock of all is held.
+
+    One without a lease is of a version that took none, or was not installed to its end: its own age counts, against
+    the longest time.
+    """
+    for name in os.listdir(folder):
+        kind = next((kind for kind in UNUSED_S if name.startswith(kind)), None)
+        if kind is None:
+            continue
+        path = os.path.join(folder, name)
+        lease, unused_s = os.path.join(path, "lease"), UNUSED_S[kind]
+        if not os.path.exists(lease):
+            lease, unused_s = path, max(UNUSED_S.values())
+        try:
+            if time.time() - os.stat(lease).st_mtime > unused_s and not _is_used(lease):
+                os.rename(path, os.path.join(folder, "unused-" + name))
+        except OSError:
+            continue  # not ours to remove
+
+
+def _is_used(lease: str) -> bool:
+    """Whether a process holds a lock on a lease."""
+    descriptor = os.open(lease, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return False
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+
+
+def _remove_set_aside(folder: str) -> None:
+    for name in os.listdir(folder):
+        if name.startswith("unused-"):
+            shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
+
+
+def _environment(folder: str, request: dict[str, Any]) -> tuple[str, str]:
+    """The Python of an environment, and its folder."""
     own = _own_python()
     if own is None:
         _fail(
@@ -104,7 +167,7 @@ def _environment(folder: str, request: dict[str, Any]) -> str:
     path = os.path.join(folder, "environment-" + request["environment"])
     python, ready = os.path.join(path, "bin", "python"), os.path.join(path, "ready")
     if os.path.exists(ready):
-        return python
+        return python, path
     _say(note=f"installing {len(request['requirements'])} packages into {path}, once")
     shutil.rmtree(path, ignore_errors=True)
     _run([own, "-m", "venv", path], "no environment can be made there (on Debian, install python3-venv)")
@@ -116,7 +179,7 @@ def _environment(folder: str, request: dict[str, Any]) -> str:
     _run(pip + files, "its packages cannot be installed there (or name an environment with ?python=PATH)")
     with open(ready, "w"):
         pass
-    return python
+    return python, path
 
 
 def _own_python() -> str | None:
