@@ -25,6 +25,7 @@ from kernelforge.cli.support.options import (
     measure_settings,
     print_view,
     task_reference,
+    warn,
 )
 from kernelforge.errors import UsageError
 from kernelforge.utils.text_files import read_text
@@ -122,7 +123,8 @@ def _evaluate_class(
 
     from pydantic import ValidationError
 
-    from kernelforge.modelnew.evaluator import ModelNewEvaluators, modelnew_candidate
+    from kernelforge.modelnew.evaluator import modelnew_candidate
+    from kernelforge.modelnew.remote import open_modelnew
     from kernelforge.records import first_fault
     from kernelforge.tasks import load_task
 
@@ -131,7 +133,7 @@ def _evaluate_class(
     except ValidationError as error:
         raise UsageError(f"the file is no candidate: {first_fault(error)}") from error
     loaded = load_task(task_reference(task))
-    with ModelNewEvaluators(device, measure=measure, allow_unconfined=allow_unconfined) as evaluators:
+    with open_modelnew(device, measure=measure, allow_unconfined=allow_unconfined, tell=warn) as evaluators:
         return evaluators.evaluate(loaded, candidate, seed=secrets.randbits(63) if seed is None else seed)
 
 

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kernelforge.cli.support.options import JsonOption, UnconfinedOption, console
+from kernelforge.cli.support.options import JsonOption, UnconfinedOption, console, warn
 from kernelforge.errors import KernelForgeError, UsageError
 
 if TYPE_CHECKING:
     from kernelforge.datasets import Import, ImportedCandidate
     from kernelforge.modelnew.evaluator import ModelNewEvaluators
+    from kernelforge.modelnew.remote import RemoteModelNewEvaluators
     from kernelforge.tasks.constants import Scalar
 
 app = typer.Typer(help="Import candidates that others published.", no_args_is_help=True, rich_markup_mode=None)
@@ -138,9 +139,9 @@ def _output(
     bad = False
     out = console()
     if evaluate:
-        from kernelforge.modelnew.evaluator import ModelNewEvaluators
+        from kernelforge.modelnew.remote import open_modelnew
 
-        with ModelNewEvaluators(device, allow_unconfined=allow_unconfined) as evaluators:
+        with open_modelnew(device, allow_unconfined=allow_unconfined, tell=warn) as evaluators:
             for item in imported.candidates:
                 outcome = _evaluate(evaluators, item, constants)
                 bad = bad or outcome["verdict"] != "OK"
@@ -164,7 +165,9 @@ def _output(
     raise typer.Exit(1 if bad else 0)
 
 
-def _evaluate(evaluators: ModelNewEvaluators, item: ImportedCandidate, constants: dict[str, Scalar]) -> dict[str, Any]:
+def _evaluate(
+    evaluators: ModelNewEvaluators | RemoteModelNewEvaluators, item: ImportedCandidate, constants: dict[str, Scalar]
+) -> dict[str, Any]:
     """Verdict, reason and speed; without a verdict where the reference cannot be judged."""
     from pydantic import ValidationError
 

@@ -18,13 +18,14 @@ from kernelforge.cli.support.options import (
     console,
     json_text,
     open_store,
+    warn,
     write_text,
     write_view,
 )
 from kernelforge.errors import UsageError
 
 if TYPE_CHECKING:
-    from kernelforge.evaluation.pool import EvaluatorPool
+    from kernelforge.evaluation.pool import RunPool
     from kernelforge.leaderboard.entry import EntryFile
     from kernelforge.leaderboard.verification import TaskCheck, Verification
 
@@ -174,10 +175,11 @@ def verify(
     for path, submitted in loaded:
         with ExitStack() as stack:
 
-            def start(submitted: EntryFile = submitted, stack: ExitStack = stack) -> EvaluatorPool:
-                from kernelforge.evaluation.pool import EvaluatorPool
+            def start(submitted: EntryFile = submitted, stack: ExitStack = stack) -> RunPool:
+                from kernelforge.evaluation.remote.machines import open_pool
 
-                opened = EvaluatorPool(device or device_for(submitted), threads=2, measure=measure_of(submitted))
+                where = device or device_for(submitted)
+                opened = open_pool(where, measure=measure_of(submitted), tell=warn)
                 return stack.enter_context(opened)
 
             if not as_json:

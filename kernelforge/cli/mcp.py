@@ -18,6 +18,7 @@ from kernelforge.cli.support.options import (
     budget_of,
     default_device,
     open_store,
+    warn,
 )
 from kernelforge.errors import UsageError
 from kernelforge.utils.shell_hints import install_hint
@@ -60,7 +61,8 @@ def mcp(
         raise UsageError(f"the MCP server needs a package that is not installed: {install_hint('mcp')}")
     budget = budget_of(None, evaluations, wall_minutes, None, None, None)
     from kernelforge.devices import check_device
-    from kernelforge.evaluation.pool import EvaluatorPool
+    from kernelforge.devices.remote.address import is_remote
+    from kernelforge.evaluation.remote.machines import open_pool
     from kernelforge.mcp import transport
     from kernelforge.mcp.service import Service
     from kernelforge.records import MeasureSettings
@@ -71,11 +73,11 @@ def mcp(
     catalogue = Catalogue(suite or (), task or ())
     if device is None:
         device = default_device(opens=True, measure=MeasureSettings(), allow_unconfined=allow_unconfined)
-    name = check_device(device)
-    typer.echo(f"kernelforge: judging on {name}, submissions go to {results.resolve()}", err=True)
+    name = device if is_remote(device) else check_device(device)
+    warn(f"judging on {name}, submissions go to {results.resolve()}")
     with (
         open_store(results) as store,
-        EvaluatorPool(name, threads=cores(), allow_unconfined=allow_unconfined) as pool,
+        open_pool(name, threads=cores(), allow_unconfined=allow_unconfined, tell=warn) as pool,
         closing(Service(catalogue, pool, store, budget, jobs or min(cores(), 4))) as service,
     ):
         if http is None:
@@ -83,9 +85,9 @@ def mcp(
             return
 
         def ready(address: str) -> None:
-            typer.echo(f"kernelforge: serving on {address}", err=True)
+            warn(f"serving on {address}")
             if token is None:
-                typer.echo(f"kernelforge: clients send the header 'Authorization: Bearer {bearer}'", err=True)
+                warn(f"clients send the header 'Authorization: Bearer {bearer}'")
 
         bearer = token or transport.new_token()
         transport.serve_http(service, http, bearer, ready)

@@ -19,6 +19,7 @@ from kernelforge.cli.support.options import (
     open_store,
     print_json,
     task_reference,
+    warn,
 )
 from kernelforge.errors import UsageError
 
@@ -124,7 +125,7 @@ def _case(
 ) -> Case:
     """Task context and attempts to render a prompt with."""
     from kernelforge.agents.prompting.examples import journalled, made_here
-    from kernelforge.evaluation.pool import EvaluatorPool
+    from kernelforge.evaluation.remote.machines import open_pool
     from kernelforge.records import MeasureSettings
     from kernelforge.run.task_loop import make_task_context
 
@@ -138,7 +139,7 @@ def _case(
         loaded, attempts, number, device = _journalled(attempt, device, results)
     if device is None:
         device = default_device(opens=True, measure=MeasureSettings(), allow_unconfined=allow_unconfined)
-    with EvaluatorPool(device, threads=2, allow_unconfined=allow_unconfined) as pool:
+    with open_pool(device, allow_unconfined=allow_unconfined, tell=warn) as pool:
         evaluator = pool.evaluator(loaded)
         try:
             context = make_task_context(evaluator)

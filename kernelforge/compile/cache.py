@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import hashlib
 import json
 import os
 import tempfile
 import threading
+import zlib
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -183,3 +185,16 @@ def decoded(raw: bytes, key: str) -> Artifact | None:
     except (ValueError, KeyError, TypeError, ValidationError):
         return None
     return artifact if build.key == key else None
+
+
+def packed_build(artifact: Artifact) -> str:
+    """A build as text."""
+    return base64.b85encode(zlib.compress(encoded(artifact), 1)).decode()
+
+
+def unpacked_build(text: str, key: str) -> Artifact | None:
+    """The build of a text of :func:`packed_build`; None if it is damaged."""
+    try:
+        return decoded(zlib.decompress(base64.b85decode(text)), key)
+    except (ValueError, zlib.error):
+        return None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from kernelforge.devices.base import Device
 from kernelforge.devices.cuda import discovery
-from kernelforge.devices.remote.address import is_remote, parse_address
+from kernelforge.devices.remote.address import CPU, is_remote, parse_address
 from kernelforge.errors import DeviceError, SandboxError, UsageError
 from kernelforge.hardware.specs import (
     EMULATED,
@@ -121,6 +121,8 @@ def check_device(name: str) -> str:
     """
     if is_remote(name):
         address, device = parse_address(name)
+        if device == CPU:
+            raise UsageError(f"{name!r}: {CPU} runs ModelNew classes alone; name a GPU or an emulated device there")
         return address.url(check_device(device) if device.startswith(EMULATED) else device)
     full = name.strip().lower()
     if full.startswith(EMULATED) and full.endswith(PARAMETER_FILE):
@@ -210,7 +212,7 @@ def make_device(
     full = check_device(name)
     if is_remote(full):
         raise UsageError(
-            f"{full} is on another machine, which run, eval and serve reach and this does not: start it there, with ssh"
+            f"{full} is on another machine, and this is about the machine that it runs on: start it there, with ssh"
         )
     # Imported here: naming devices must not load what runs them.
     if full.startswith(EMULATED):

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kernelforge.devices.remote.address import is_remote
+from kernelforge.devices.remote.address import is_remote, parse_machines
 from kernelforge.errors import DeviceError, UsageError
 
 _GPU = "cuda:"
@@ -36,8 +36,10 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 def parse_devices(text: str, available: Sequence[str] | None = None) -> tuple[str, ...]:
     """Full names of the devices in a list: ``cuda`` is every GPU, ``cuda:0,cuda:2`` are two of them.
 
+    Of other machines it has one name each, with all devices there.
+
     Args:
-        text: Names between commas. Only GPUs of this machine can be listed together.
+        text: Names between commas. Only GPUs can be listed together, all of this machine or all of others.
         available: Names of the devices of this machine; looked up if absent.
 
     Raises:
@@ -48,10 +50,12 @@ def parse_devices(text: str, available: Sequence[str] | None = None) -> tuple[st
     from kernelforge.devices import check_device, device_names
 
     if is_remote(text):
-        return (check_device(text),)
+        return tuple(map(check_device, parse_machines(text)))
     names = [name.strip() for name in text.split(",")]
     if not all(names):
         raise UsageError(f"--device {text!r} has an empty name in it: write for example cuda:0,cuda:1")
+    if "://" in text:
+        raise UsageError(f"--device {text!r} has devices of this machine and of others: take those of one side")
     devices: list[str] = []
     for name in names:
         if name.lower() == "cuda":

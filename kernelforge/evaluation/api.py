@@ -8,12 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from kernelforge.candidate import parse_reply
-from kernelforge.devices import check_device, default_device
-from kernelforge.devices.remote.address import is_remote
+from kernelforge.devices import default_device
 from kernelforge.errors import CandidateError
 from kernelforge.evaluation.evaluator import EvaluationResult
-from kernelforge.evaluation.pool import EvaluatorPool
-from kernelforge.evaluation.remote.pool import RemotePool
+from kernelforge.evaluation.remote.machines import open_pool
 from kernelforge.evaluation.stages.full_size_measured import check_measure
 from kernelforge.records import Candidate, MeasureSettings, Task
 from kernelforge.tasks import load_task
@@ -74,13 +72,7 @@ def evaluate(
     loaded = task if isinstance(task, Task) else load_task(task)
     device_name = device or default_device(measure, allow_unconfined=allow_unconfined)
     check_measure(measure or MeasureSettings(), device_name)
-    pool: EvaluatorPool | RemotePool
-    if is_remote(device_name):
-        pool = RemotePool(
-            check_device(device_name), measure=measure, allow_unconfined=allow_unconfined, tell=_LOG.warning
-        )
-    else:
-        pool = EvaluatorPool(device_name, threads=2, measure=measure, allow_unconfined=allow_unconfined)
+    pool = open_pool(device_name, measure=measure, allow_unconfined=allow_unconfined, tell=_LOG.warning)
     with pool as workshop:
         evaluator = workshop.evaluator(loaded)
         try:

@@ -26,6 +26,7 @@ from kernelforge.evaluation.stages.kept_draws import KeptDraws
 from kernelforge.evaluation.stages.programs import Original, Program, may_be_shared, program_of, shared
 from kernelforge.evaluation.stages.screening import Screen
 from kernelforge.evaluation.stages.tuning import tune
+from kernelforge.evaluation.visible_sizes import Reproduction, VisibleBuild, build, reproduce, with_visible_sizes
 from kernelforge.hardware.specs import DeviceSpec
 from kernelforge.prediction import baseline_time, idle_share, predict_speedup
 from kernelforge.records import (
@@ -177,7 +178,15 @@ class CandidateEvaluator(Protocol):
 
     def use_generators(self, generators: Sequence[InputGenerator]) -> None: ...
 
-    def evaluate(self, candidate: Candidate, *, seed: int, profile: bool = True) -> EvaluationResult: ...
+    def evaluate(
+        self,
+        candidate: Candidate,
+        *,
+        seed: int,
+        profile: bool = True,
+        stopped: Callable[[], bool] | None = None,
+        on_part: Callable[[Part], None] | None = None,
+    ) -> EvaluationResult: ...
 
     def begin(self, candidate: Candidate, *, seed: int) -> BegunEvaluation: ...
 
@@ -186,8 +195,14 @@ class CandidateEvaluator(Protocol):
     def pass_over(self, begun: BegunEvaluation) -> EvaluationResult: ...
 
     def tune(
-        self, candidate: Candidate, *, seed: int, stopped: Callable[[], bool] | None = None
+        self, candidate: Candidate, *, seed: int, stopped: Callable[[], bool] | None = None, hidden: bool = True
     ) -> tuple[TuneTrial, ...]: ...
+
+    def build(self, candidate: Candidate, *, stopped: Callable[[], bool] | None = None) -> VisibleBuild: ...
+
+    def reproduce(self, candidate: Candidate, verdict: Verdict | None, *, seed: int) -> Reproduction | None: ...
+
+    def held_bytes(self) -> int: ...
 
     def rejected(self, reply_error: CandidateError, text: str) -> Evaluation: ...
 
@@ -353,10 +368,21 @@ class Evaluator:
         return EvaluationResult(evaluation, counted.profile)
 
     def tune(
-        self, candidate: Candidate, *, seed: int, stopped: Callable[[], bool] | None = None
+        self, candidate: Candidate, *, seed: int, stopped: Callable[[], bool] | None = None, hidden: bool = True
     ) -> tuple[TuneTrial, ...]:
-        """See :func:`~kernelforge.evaluation.stages.tuning.tune`."""
-        return tune(self, candidate, seed=seed, stopped=stopped)
+        """See :func:`~kernelforge.evaluation.stages.tuning.tune`.
+
+        Without ``hidden``, combinations are prepared at visible sizes alone, so that an author learns of no other.
+        """
+        return tune(self if hidden else with_visible_sizes(self), candidate, seed=seed, stopped=stopped)
+
+    def build(self, candidate: Candidate, *, stopped: Callable[[], bool] | None = None) -> VisibleBuild:
+        """See :func:`kernelforge.evaluation.visible_sizes.build`."""
+        return build(self, candidate, stopped=stopped)
+
+    def reproduce(self, candidate: Candidate, verdict: Verdict | None, *, seed: int) -> Reproduction | None:
+        """See :func:`kernelforge.evaluation.visible_sizes.reproduce`."""
+        return reproduce(self, candidate, verdict, seed=seed)
 
     def close(self) -> None:
         """End the oracles."""

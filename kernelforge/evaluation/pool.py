@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 from platformdirs import user_cache_path
 
@@ -45,7 +45,6 @@ class TaskEvaluator(Protocol):
     """An evaluator of one task, which holds the task's oracle."""
 
     task: Task
-    oracle: Oracle
 
     def close(self) -> None: ...
 
@@ -53,19 +52,19 @@ class TaskEvaluator(Protocol):
         """Memory that its oracles hold."""
 
 
-EvaluatorT = TypeVar("EvaluatorT", bound=TaskEvaluator)
+EvaluatorT_co = TypeVar("EvaluatorT_co", bound=TaskEvaluator, covariant=True)
 
 
 @dataclass
-class _WarmEvaluator(Generic[EvaluatorT]):
-    evaluator: EvaluatorT
+class _WarmEvaluator(Generic[EvaluatorT_co]):
+    evaluator: EvaluatorT_co
     initial_bytes: int
     """Memory of the oracle before it has drawn anything; most of it is shared with all others."""
     kept_bytes: int = 0
     """Memory that it kept beyond that."""
 
 
-class WarmEvaluators(Generic[EvaluatorT]):
+class WarmEvaluators(Generic[EvaluatorT_co]):
     """Keeps one evaluator per task digest. For one thread, except :attr:`digests`.
 
     Args:
@@ -77,7 +76,7 @@ class WarmEvaluators(Generic[EvaluatorT]):
 
     def __init__(
         self,
-        open_evaluator: Callable[[Task], EvaluatorT],
+        open_evaluator: Callable[[Task], EvaluatorT_co],
         on_close: Callable[[Task], None] | None = None,
         *,
         max_tasks: int = WARM_TASKS,
@@ -86,14 +85,14 @@ class WarmEvaluators(Generic[EvaluatorT]):
         self._open = open_evaluator
         self._on_close = on_close
         self._max_tasks, self._max_bytes = max(max_tasks, 1), max_bytes
-        self._warm: OrderedDict[str, _WarmEvaluator[EvaluatorT]] = OrderedDict()
+        self._warm: OrderedDict[str, _WarmEvaluator[EvaluatorT_co]] = OrderedDict()
 
     @property
     def digests(self) -> frozenset[str]:
         """Digests of the tasks whose evaluators are kept."""
         return frozenset(tuple(self._warm))
 
-    def of(self, task: Task) -> EvaluatorT:
+    def of(self, task: Task) -> EvaluatorT_co:
         """The evaluator of a task, opened if it is not warm.
 
         Raises:
@@ -110,7 +109,7 @@ class WarmEvaluators(Generic[EvaluatorT]):
         return warm.evaluator
 
     @contextmanager
-    def using(self, task: Task) -> Iterator[EvaluatorT]:
+    def using(self, task: Task) -> Iterator[EvaluatorT_co]:
         """The evaluator of a task for one evaluation. An error closes it, so that the next one gets a fresh oracle;
         cancellation does not. Afterwards oracles are closed until the others hold at most ``max_bytes``.
 
@@ -144,8 +143,20 @@ class WarmEvaluators(Generic[EvaluatorT]):
 
 
 class RunPool(Protocol):
-    """Interface of pools to a run: an :class:`EvaluatorPool` here, or one of another machine. Its methods are those of
+    """Interface of pools to a run: an :class:`EvaluatorPool` here, or one of other machines. Its methods are those of
     :class:`EvaluatorPool`."""
+
+    name: str
+    allow_unconfined: bool
+
+    @property
+    def device(self) -> DeviceFacts: ...
+
+    @property
+    def fingerprint(self) -> Fingerprint: ...
+
+    @property
+    def evaluators(self) -> WarmEvaluators[CandidateEvaluator]: ...
 
     def evaluator(
         self, task: Task, generators: Sequence[InputGenerator] = (), errors: ModelErrors | None = None
@@ -156,6 +167,43 @@ class RunPool(Protocol):
     def quarantine(self, device: DeviceFacts, error: DeviceError) -> None: ...
 
     def is_quarantined(self, device: DeviceFacts) -> bool: ...
+
+    def interrupt(self, *, oracles: bool) -> None: ...
+
+    def close(self) -> None: ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *error: object) -> None: ...
+
+
+CandidateEvaluatorT_co = TypeVar("CandidateEvaluatorT_co", bound=CandidateEvaluator, covariant=True)
+
+
+class _Opening(Protocol[CandidateEvaluatorT_co]):
+    """A pool, as far as opening evaluators needs one."""
+
+    def evaluator(self, task: Task) -> CandidateEvaluatorT_co: ...
+
+    def done(self, task: Task) -> None: ...
+
+
+def open_admitted(pool: _Opening[CandidateEvaluatorT_co], task: Task) -> CandidateEvaluatorT_co:
+    """Open an evaluator of a pool, and check that its task is admitted.
+
+    Raises:
+        TaskError: the reference does not run, or wrong answers to it could earn a reward.
+        DeviceError: no device is left to run on.
+    """
+    evaluator = pool.evaluator(task)
+    try:
+        with evaluator.gpu_lock():
+            evaluator.oracle.require_admitted()
+    except BaseException:
+        evaluator.close()
+        pool.done(task)
+        raise
+    return evaluator
 
 
 _PROBE_WAIT_S = 5.0
@@ -227,9 +275,16 @@ class EvaluatorPool(Closing):
         """Facts that oracles computed; later oracles of the same task start with them."""
         self._screened_tasks = KnownTasks()
         """The same of oracles on the CPU, for the emulated device in front of a GPU."""
-        self.evaluators = WarmEvaluators(self._open_admitted, self.done, max_tasks=warm_tasks, max_bytes=warm_bytes)
+        self.evaluators = WarmEvaluators(
+            partial(open_admitted, self), self.done, max_tasks=warm_tasks, max_bytes=warm_bytes
+        )
         """Evaluators of admitted tasks, kept open between evaluations and closed with the pool; for one thread."""
         self._lock = threading.Lock()
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """All devices, those in quarantine too."""
+        return tuple(self._devices.values())
 
     @property
     def device(self) -> Device:
@@ -317,23 +372,6 @@ class EvaluatorPool(Closing):
                 return self._evaluator_on(device, task, generators, errors)
             except DeviceError as error:
                 self.quarantine(device, error)
-
-    def _open_admitted(self, task: Task) -> Evaluator:
-        """Open an evaluator, and check that its task is admitted.
-
-        Raises:
-            TaskError: the reference does not run, or wrong answers to it could earn a reward.
-            DeviceError: no device is left to run on.
-        """
-        evaluator = self.evaluator(task)
-        try:
-            with evaluator.gpu_lock():
-                evaluator.oracle.require_admitted()
-        except BaseException:
-            evaluator.close()
-            self.done(task)
-            raise
-        return evaluator
 
     def _evaluator_on(
         self, device: Device, task: Task, generators: Sequence[InputGenerator], errors: ModelErrors | None

@@ -10,16 +10,17 @@ from __future__ import annotations
 import contextlib
 import copy
 import math
-from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, NamedTuple, Protocol, TypeVar
 
+from kernelforge.compile import Artifact, Compiler
 from kernelforge.errors import ChildDied, ChildTimeout, PlanGuard, TaskError
-from kernelforge.evaluation.evaluator import Evaluator
 from kernelforge.evaluation.oracle.task_context import keeps_shared
-from kernelforge.evaluation.stages.candidate_runs import SMALL_SIZE_INSTRUCTIONS, EvaluationState
-from kernelforge.evaluation.stages.compile_stage import StageFailed, compile_plans, resolve_plans
+from kernelforge.evaluation.stages.candidate_runs import SMALL_SIZE_INSTRUCTIONS, CandidateRuns, EvaluationState
+from kernelforge.evaluation.stages.compile_stage import BuildState, StageFailed, compile_plans, resolve_plans
 from kernelforge.evaluation.stages.correctness import CorrectnessStage
-from kernelforge.records import VISIBLE_SIZE, Candidate, Size, Task, Verdict, content_hash
+from kernelforge.evaluation.stages.tuning import Preparing
+from kernelforge.records import VISIBLE_SIZE, Build, Candidate, Size, Task, Verdict, content_hash
 from kernelforge.tasks import parse_task_file
 
 LONG: Final = (33, 7, 129, 20, 257, 68, 1025)
@@ -42,7 +43,43 @@ class Reproduction(NamedTuple):
     reason: str
 
 
-def with_visible_sizes(evaluator: Evaluator) -> Evaluator:
+class VisibleBuild(NamedTuple):
+    """A build at the sizes that an author may see."""
+
+    build: Build | None
+    artifact: Artifact | None
+    """Its code at the full size; None where it failed."""
+    failure: StageFailed | None
+
+
+class Running(Preparing, Protocol):
+    """An evaluator, as far as a search of sizes needs one."""
+
+    compiler: Compiler
+
+    def runs(self, work: EvaluationState) -> CandidateRuns: ...
+
+
+PreparingT = TypeVar("PreparingT", bound=Preparing)
+
+
+def build(evaluator: Preparing, candidate: Candidate, *, stopped: Callable[[], bool] | None = None) -> VisibleBuild:
+    """Resolve and compile at visible sizes alone: whether more compiles would tell hidden extents at no cost.
+
+    Raises:
+        EvaluationCancelled: ``stopped``, which is asked before each part of the work, said so.
+    """
+    state = BuildState()
+    if stopped is not None:
+        state.stopped = stopped
+    try:
+        with_visible_sizes(evaluator).prepare(candidate, state)
+    except StageFailed as failure:
+        return VisibleBuild(state.build, None, failure)
+    return VisibleBuild(state.build, state.artifacts["full"], None)
+
+
+def with_visible_sizes(evaluator: PreparingT) -> PreparingT:
     """The same evaluator without hidden sizes: what it prepares is independent of them. It shares the oracle."""
     narrow = copy.copy(evaluator)
     sizes = tuple(size for size in evaluator.task.sizes if not size.is_hidden)
@@ -50,7 +87,7 @@ def with_visible_sizes(evaluator: Evaluator) -> Evaluator:
     return narrow
 
 
-def reproduce(evaluator: Evaluator, candidate: Candidate, verdict: Verdict | None, *, seed: int) -> Reproduction | None:
+def reproduce(evaluator: Running, candidate: Candidate, verdict: Verdict | None, *, seed: int) -> Reproduction | None:
     """The first visible size at which a candidate fails with a verdict, or with any, reduced; None if there is none.
 
     A size is reduced by giving constants back the values of the small size, as long as the candidate fails there with
@@ -135,7 +172,7 @@ def _up(extent: int, step: int) -> int:
 class _Search:
     """Runs a candidate at visible sizes, within limits that are counted."""
 
-    def __init__(self, evaluator: Evaluator, candidate: Candidate, seed: int) -> None:
+    def __init__(self, evaluator: Running, candidate: Candidate, seed: int) -> None:
         self._evaluator, self._candidate, self._seed = evaluator, candidate, seed
         self._tries = self._runs = self._instructions = 0
 

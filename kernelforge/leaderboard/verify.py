@@ -29,7 +29,7 @@ from typing import NamedTuple
 from kernelforge.devices import default_device
 from kernelforge.errors import KernelForgeError
 from kernelforge.evaluation.evaluator import EvaluationResult
-from kernelforge.evaluation.pool import EvaluatorPool
+from kernelforge.evaluation.pool import RunPool
 from kernelforge.evaluation.timing import physical_floor_us
 from kernelforge.evaluation.timing.candidate_timer import performance
 from kernelforge.evaluation.timing.plausibility import APART
@@ -100,7 +100,7 @@ def verify(
     *,
     sample: int | None,
     seed: int,
-    open_pool: Callable[[], EvaluatorPool],
+    open_pool: Callable[[], RunPool],
     watch: Callable[[TaskCheck], None] | None = None,
 ) -> Verification:
     """Check an entry, and where its checks pass, evaluate a sample of its best candidates again.
@@ -167,7 +167,7 @@ FASTER = 1.5
 """Largest factor by which a kernel may be faster on another GPU of the same name."""
 
 
-def rerun(entry: EntryFile, rows: Iterable[TaskRow], suite: Suite, pool: EvaluatorPool) -> Iterator[TaskCheck]:
+def rerun(entry: EntryFile, rows: Iterable[TaskRow], suite: Suite, pool: RunPool) -> Iterator[TaskCheck]:
     """Evaluate the best candidates of some rows again, one by one."""
     here = pool.fingerprint
     tasks = {task.name: task for task in suite}
@@ -211,7 +211,7 @@ class _LocalResult(NamedTuple):
     """Disagreements with the entry."""
 
 
-def _evaluate_again(entry: EntryFile, best: Best, task: Task, pool: EvaluatorPool) -> _LocalResult:
+def _evaluate_again(entry: EntryFile, best: Best, task: Task, pool: RunPool) -> _LocalResult:
     evaluator = pool.evaluator(task)
     try:
         result = evaluator.evaluate(best.candidate, seed=secrets.randbits(63))

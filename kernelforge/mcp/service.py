@@ -15,6 +15,7 @@ from kernelforge.agents.base import CoderRequest, JudgeRequest, TaskContext
 from kernelforge.agents.builtin import BuiltinJudge
 from kernelforge.agents.prompting.render import launch_plan_page, page_sections
 from kernelforge.agents.prompts import coder_prompt
+from kernelforge.devices.remote.address import split_host
 from kernelforge.errors import (
     BudgetExhausted,
     DeviceError,
@@ -25,11 +26,11 @@ from kernelforge.errors import (
     UnsupportedError,
     UsageError,
 )
-from kernelforge.evaluation.evaluator import EvaluationResult, Evaluator
-from kernelforge.evaluation.pool import EvaluatorPool
-from kernelforge.evaluation.stages.compile_stage import BuildState, Part, StageFailed, redact_hidden_failures
-from kernelforge.evaluation.stages.tuning import tune, winner
-from kernelforge.evaluation.visible_sizes import Reproduction, reproduce, with_visible_sizes
+from kernelforge.evaluation.evaluator import CandidateEvaluator, EvaluationResult
+from kernelforge.evaluation.pool import RunPool
+from kernelforge.evaluation.stages.compile_stage import Part, redact_hidden_failures
+from kernelforge.evaluation.stages.tuning import winner
+from kernelforge.evaluation.visible_sizes import Reproduction, VisibleBuild
 from kernelforge.mcp.answers import build_answer, changed, evaluation_answer, profile_answer
 from kernelforge.mcp.candidates import MAX_NOTE_CHARS, has_choices, messages_of, read_candidate
 from kernelforge.mcp.pages import code_page, note_page, task_page
@@ -130,7 +131,7 @@ class Service:
         jobs: candidates of a batch that are evaluated at a time.
     """
 
-    def __init__(self, catalogue: Catalogue, pool: EvaluatorPool, store: Store, budget: Budget, jobs: int = 2) -> None:
+    def __init__(self, catalogue: Catalogue, pool: RunPool, store: Store, budget: Budget, jobs: int = 2) -> None:
         self._catalogue = catalogue
         self._pool = pool
         self._contexts: dict[str, TaskContext] = {}
@@ -193,7 +194,7 @@ class Service:
         return TaskPage(
             task=f"{suite.name}/{task.name}",
             digest=task.digest,
-            device=self._pool.name,
+            device=split_host(self._pool.name)[1],
             prompt=prompt,
             plan_sections=tuple(page_sections(context)),
             how_to_answer=HOW_TO_ANSWER,
@@ -214,9 +215,9 @@ class Service:
     def compile(self, reference: str, source: str, plan: str, choices: Mapping[str, int] | None) -> BuildAnswer:
         suite, task = self._catalogue.task(reference)
         candidate = read_candidate(source, plan, choices)
-        state, refused = self._prepared(task, candidate)
+        build, _, refused = self._built(task, candidate)
         failure = None if refused is None else (refused.verdict, str(refused.stage), refused.reason)
-        return build_answer(f"{suite.name}/{task.name}", candidate.hash, state.build, failure)
+        return build_answer(f"{suite.name}/{task.name}", candidate.hash, build, failure)
 
     def show_code(
         self,
@@ -231,10 +232,11 @@ class Service:
         limit: int = 150,
     ) -> CodeAnswer:
         _, task = self._catalogue.task(reference)
-        state, refused = self._prepared(task, read_candidate(source, plan, choices))
+        _, artifact, refused = self._built(task, read_candidate(source, plan, choices))
         if refused is not None:
             raise UsageError(f"there is no code: {refused.verdict} at stage {refused.stage}: {refused.reason}")
-        return code_page(state.artifacts["full"], kind, kernel, offset, limit)
+        assert artifact is not None
+        return code_page(artifact, kind, kernel, offset, limit)
 
     def evaluate(self, reference: str, source: str, plan: str, choices: Mapping[str, int] | None) -> EvaluationAnswer:
         suite, task = self._catalogue.task(reference)
@@ -290,12 +292,11 @@ class Service:
         if judged.result.evaluation.verdict is Verdict.OK:
             self._watch.tell(len(PARTS) + 1, len(PARTS) + 2, "timing the tuning values")
             with self._pool.evaluators.using(task) as evaluator:
-                narrow = with_visible_sizes(evaluator)
-                trials = tune(
-                    narrow,
+                trials = evaluator.tune(
                     candidate,
                     seed=secrets.randbits(63),
                     stopped=lambda: self._stopped() or self._task_budget.stopped(),
+                    hidden=False,
                 )
             self._go_on()
         return TuneAnswer(
@@ -521,15 +522,11 @@ class Service:
     def _assess(self, task: Task, attempt: Attempt, history: tuple[Attempt, ...], best: Attempt | None) -> Finding:
         return self._judge.find(JudgeRequest(self._context(task), attempt, history, best))
 
-    def _prepared(self, task: Task, candidate: Candidate) -> tuple[BuildState, StageFailed | None]:
-        """Resolve and compile at visible sizes alone: whether more compiles would tell hidden extents at no cost."""
-        state = BuildState(stopped=self._stopped)
-        try:
-            with_visible_sizes(self._evaluator(task)).prepare(candidate, state)
-        except StageFailed as failure:
+    def _built(self, task: Task, candidate: Candidate) -> VisibleBuild:
+        built = self._evaluator(task).build(candidate, stopped=self._stopped)
+        if built.failure is not None:
             self._go_on()
-            return state, failure
-        return state, None
+        return built
 
     def _evaluated(self, task: Task, candidate: Candidate, *, charged: bool = True) -> _Judged:
         """Evaluate within the budget; an evaluation that cannot start is not counted, nor one that is not charged."""
@@ -556,7 +553,7 @@ class Service:
         Raises:
             EvaluationCancelled: the call was cancelled.
         """
-        idle: list[Evaluator] = []
+        idle: list[CandidateEvaluator] = []
 
         def evaluate_one(candidate: Candidate) -> EvaluationResult:
             self._go_on()
@@ -612,7 +609,7 @@ class Service:
     def _reproduced(self, task: Task, candidate: Candidate, verdict: Verdict | None) -> Reproduction | None:
         try:
             with self._pool.evaluators.using(task) as evaluator:
-                return reproduce(evaluator, candidate, verdict, seed=secrets.randbits(63))
+                return evaluator.reproduce(candidate, verdict, seed=secrets.randbits(63))
         except (SandboxError, TaskError, UnsupportedError, DeviceError):
             return None  # the verdict stands without it
 
@@ -639,7 +636,7 @@ class Service:
         return result
 
     def _infrastructure_failure(
-        self, evaluator: Evaluator, candidate: Candidate, error: KernelForgeError
+        self, evaluator: CandidateEvaluator, candidate: Candidate, error: KernelForgeError
     ) -> EvaluationResult:
         """The evaluation of a candidate that could not be judged.
 
@@ -655,7 +652,7 @@ class Service:
     def _stopped(self) -> bool:
         return self._watch.cancelled
 
-    def _evaluator(self, task: Task) -> Evaluator:
+    def _evaluator(self, task: Task) -> CandidateEvaluator:
         """The warm evaluator of a task.
 
         Raises:

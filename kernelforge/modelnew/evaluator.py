@@ -18,6 +18,7 @@ from typing import Final
 
 from kernelforge.devices import check_device, default_device
 from kernelforge.devices.base import Device
+from kernelforge.devices.remote.address import CPU, is_remote, parse_address
 from kernelforge.errors import TimingError, UsageError
 from kernelforge.evaluation.evaluator import EVALUATOR_VERSION, EvaluationResult, concluded
 from kernelforge.evaluation.oracle.client import DrawHandle, Oracle
@@ -56,9 +57,6 @@ from kernelforge.version import __version__
 
 MODELNEW_VERSION: Final = f"{EVALUATOR_VERSION}+modelnew.1"
 """What a fingerprint gives as the evaluator; changes whenever a verdict of this lane could."""
-
-CPU = "cpu"
-"""Torch on the host: values are checked, nothing is timed."""
 
 EVALUATION_SECONDS: Final = 300.0
 """One evaluation that takes longer than this, loading and constructing aside, is ended: ``TIMEOUT``."""
@@ -307,7 +305,8 @@ def modelnew_device(name: str | None, measure: MeasureSettings | None = None, *,
     """The device of ``ModelNew`` candidates: by default the first GPU that starts, else torch on the CPU.
 
     Args:
-        name: A GPU, ``cpu``, or None for the default. Why a GPU is passed over is then logged as a warning.
+        name: A GPU, ``cpu``, either of another machine, or None for the default. Why a GPU is passed over is then
+            logged as a warning.
         measure: How the GPU will be used.
         allow_unconfined: Start it without a jail where none works.
 
@@ -318,6 +317,13 @@ def modelnew_device(name: str | None, measure: MeasureSettings | None = None, *,
     if name is None:
         default = default_device(measure, allow_unconfined=allow_unconfined)
         return CPU if default.startswith("emulated") else default
+    if is_remote(name):
+        address, device = parse_address(name)
+        if device.startswith("emulated"):
+            raise UsageError(f"{name} runs kernels and no ModelNew class; use {address.url(CPU)}, or a GPU there")
+        if "," in device:
+            raise UsageError(f"{name}: ModelNew classes run on one GPU of one machine; name one")
+        return address.url(device)
     if name == CPU:
         return CPU
     full = check_device(name)

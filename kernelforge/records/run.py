@@ -142,7 +142,8 @@ class RunConfig(Record):
     tasks: tuple[str, ...] = Field(min_length=1)
     device: str
     host: str = ""
-    """Machine that the device is on, as ``ssh://user@host:2222``; empty for the machine of the run."""
+    """Machine that the device is on, as ``ssh://user@host:2222``, or several with commas between them; empty for the
+    machine of the run."""
     strategy: str
     options: dict[str, bool | int | float | str] = {}
     """All options of the strategy."""

@@ -20,8 +20,8 @@ from kernelforge.devices import best_device
 from kernelforge.devices.gpu_locks import parse_devices
 from kernelforge.devices.remote.address import join_host, split_host
 from kernelforge.errors import DeviceError, KernelForgeError, StoreError, UsageError
-from kernelforge.evaluation.pool import EvaluatorPool
-from kernelforge.evaluation.remote.pool import RemotePool
+from kernelforge.evaluation.pool import RunPool
+from kernelforge.evaluation.remote.machines import open_pool
 from kernelforge.evaluation.stages.full_size_measured import check_measure
 from kernelforge.llm.providers import Providers
 from kernelforge.llm.spec import is_hosted
@@ -93,8 +93,8 @@ def configure(
     Args:
         suite: None for ``core``, or on a GPU for ``core-large``, whose sizes fill one.
         options: of the strategy; what is left out takes the published default.
-        device: one device, ``cuda`` for every GPU here, or several GPUs with commas between them; or one of another
-            machine, as in ``ssh://host/cuda:0``.
+        device: one device, ``cuda`` for every GPU here, or several GPUs with commas between them; or those of other
+            machines, as in ``ssh://host/cuda:0,ssh://other/cuda``.
         coder: one Coder, or several that take turns.
         measure: how a device that measures is used; an emulated one must have none.
         measure_top: candidates of a round that a GPU measures, those predicted to be the fastest; None for all.
@@ -115,9 +115,8 @@ def configure(
         TaskError: the suite cannot be loaded.
     """
     chosen_devices = parse_devices(device or best_device())
-    host, first = split_host(chosen_devices[0])
-    if host:
-        chosen_devices = (first,)
+    host, device_names = split_host(",".join(chosen_devices))
+    chosen_devices = tuple(device_names.split(","))
     if suite is None:
         suite = "core" if chosen_devices[0].startswith("emulated") else "core-large"
     loaded = load_suite(suite)
@@ -390,19 +389,16 @@ def task_contexts(config: RunConfig) -> list[TaskContext]:
     return contexts
 
 
-def _open_pool(config: RunConfig, tell: Callable[[str], None]) -> EvaluatorPool | RemotePool:
-    """The pool of a run's device, on this machine or on another."""
-    measure, unconfined = config.measure, config.allow_unconfined
-    if config.host:
-        return RemotePool(
-            join_host(config.host, config.device),
-            jobs=config.jobs,
-            measure=measure,
-            allow_unconfined=unconfined,
-            tell=tell,
-        )
-    threads = max(1, cores() // config.jobs)
-    return EvaluatorPool(config.device, threads=threads, measure=measure, allow_unconfined=unconfined, tell=tell)
+def _open_pool(config: RunConfig, tell: Callable[[str], None]) -> RunPool:
+    """The pool of a run's devices, of this machine or of others."""
+    return open_pool(
+        join_host(config.host, config.device),
+        threads=max(1, cores() // config.jobs),
+        jobs=config.jobs,
+        measure=config.measure,
+        allow_unconfined=config.allow_unconfined,
+        tell=tell,
+    )
 
 
 def _work(run: Run, tasks: list[Task], store: Store, observer: Observer, stop: StopSignal) -> Run:

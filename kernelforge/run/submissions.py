@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 
 from kernelforge.agents import BUILTIN
 from kernelforge.agents.acceptance import make_attempt
+from kernelforge.devices.remote.address import split_host
 from kernelforge.evaluation.evaluator import EvaluationResult
 from kernelforge.records import (
     Attempt,
@@ -60,11 +61,13 @@ def external_config(
     Args:
         suite: name of the suite, or its path, as ``kernelforge run`` takes it.
     """
+    host, device = split_host(device)
     return RunConfig(
         suite=suite,
         suite_digest=suite_digest,
         tasks=tuple(tasks),
         device=device,
+        host=host,
         strategy=EXTERNAL,
         coder=coder,
         judge=BUILTIN,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal, TypedDict, Unpack
 
 from kernelforge.devices.gpu_locks import parse_devices
-from kernelforge.devices.remote.address import parse_address, split_host
+from kernelforge.devices.remote.address import HostAddress, is_remote, parse_address
 from kernelforge.errors import KernelForgeError, UsageError
 from kernelforge.evaluation.stages.full_size_measured import check_measure
 from kernelforge.records import Fingerprint, MeasureSettings, Task
@@ -239,13 +239,14 @@ many new replies a second as one (``benchmarks/vector_env.py --part vector``, 28
 
 
 class LocalEngine(WorkerPoolEngine):
-    """Workers of this machine, or of one other that ``ssh`` reaches.
+    """Workers of this machine, or of others that ``ssh`` reaches.
 
     Args:
-        device: ``emulated:h100``; or GPUs, as in ``cuda`` (all of them) or ``cuda:0,cuda:1``: each is a slot. Or a
-            device of another machine, as in ``ssh://host/cuda:0``, whose slots and compile workers are there.
-        slots: candidates evaluated at a time on an emulated device; None for the number of cores, or for one on another
-            machine.
+        device: ``emulated:h100``; or GPUs, as in ``cuda`` (all of them) or ``cuda:0,cuda:1``: each is a slot. Or
+            devices of other machines, as in ``ssh://host/cuda:0,cuda:1,ssh://other/cuda:0``, whose slots and compile
+            workers are there.
+        slots: candidates evaluated at a time on an emulated device, on each machine; None for the number of cores, or
+            for one on another machine.
         compilers: compile workers; None for one per four cores, but at least one per two slots.
         options: ``threads`` are an equal share of the cores per slot by default.
 
@@ -259,19 +260,18 @@ class LocalEngine(WorkerPoolEngine):
     def __init__(
         self, device: str, *, slots: int | None = None, compilers: int | None = None, **options: Unpack[WorkerOptions]
     ) -> None:
-        names = parse_devices(device)
-        cores = os.cpu_count() or 1
-        host, first = split_host(names[0])
-        self._address = parse_address(host)[0] if host else None
-        if self._address is not None:
-            # How many processors it has is not known here.
-            names, cores = (first,), 1
+        places = _places(device)
+        remote = places[0][0] is not None
+        # How many processors another machine has is not known here.
+        cores = 1 if remote else os.cpu_count() or 1
+        names = [name for _, name in places]
         on_gpu = names[0].startswith("cuda:")
-        if on_gpu and slots not in (None, len(names)):
+        if on_gpu and slots not in (None, len(places)):
             raise UsageError(
-                f"{device} has one slot per GPU, {len(names)} in all: concurrent runs would distort the times"
+                f"{device} has one slot per GPU, {len(places)} in all: concurrent runs would distort the times"
             )
-        slot_count = len(names) if on_gpu else slots or cores
+        share = 1 if on_gpu else slots or cores
+        slot_count = share * len(places)
         super().__init__(
             names[0],
             threads=max(cores // slot_count, 1),
@@ -279,8 +279,8 @@ class LocalEngine(WorkerPoolEngine):
             options=options,
         )
         self.oracles: OracleHostProcess | None = None
-        """What the workers share; None on another machine, where each has its own."""
-        if self._address is None:
+        """What the workers share; None on other machines, where each has its own."""
+        if not remote:
             host_bytes, slot_bytes = kept_memory(_memory_bytes(), slot_count, on_gpu=on_gpu)
             self.oracles = OracleHostProcess(
                 resolved_address(oracle_address()),
@@ -289,13 +289,19 @@ class LocalEngine(WorkerPoolEngine):
             )
             shared = {"oracles": self.oracles.address, "warm_bytes": slot_bytes}
             self._settings = self._settings.model_copy(update=shared)
-        labels = names if on_gpu else [f"{names[0]}#{number + 1}" for number in range(slot_count)]
-        for label in labels:
-            settings = self._settings.model_copy(update={"device": label.partition("#")[0]})
-            name = label if self._address is None else replace(self._address, python="").url(label)
-            self._worker_slots[name] = WorkerSlot(name, settings, self._change.set, self._start)
+        self._addresses: dict[str, HostAddress | None] = {}
+        """Machine of each worker, by its name; None for this one."""
+        for address, device_name in places:
+            settings = self._settings.model_copy(update={"device": device_name})
+            for number in range(share):
+                label = device_name if on_gpu else f"{device_name}#{number + 1}"
+                name = label if address is None else replace(address, python="").url(label)
+                self._addresses[name] = address
+                self._worker_slots[name] = WorkerSlot(name, settings, self._change.set, self._start)
         count = compilers or max(cores // _CORES_PER_COMPILER, slot_count // _SLOTS_PER_COMPILER, 1)
         self._compilers = [f"compiler#{n + 1}" for n in range(count)]
+        machines = list(dict.fromkeys(address for address, _ in places))
+        self._addresses |= {name: machines[n % len(machines)] for n, name in enumerate(self._compilers)}
 
     async def start(self) -> None:
         if self.oracles is not None:
@@ -316,7 +322,7 @@ class LocalEngine(WorkerPoolEngine):
         self._change.set()
 
     async def _start(self, name: str, settings: WorkerSettings) -> WorkerHandle:
-        return await Worker.start(name, settings, self._address)
+        return await Worker.start(name, settings, self._addresses[name])
 
     async def close(self) -> None:
         await super().close()
@@ -327,6 +333,31 @@ class LocalEngine(WorkerPoolEngine):
     def preparing(self) -> int:
         """One for each worker that prepares."""
         return len(self._compilers)
+
+
+def _places(device: str) -> list[tuple[HostAddress | None, str]]:
+    """Machine and name of each device; None for this machine.
+
+    Raises:
+        UsageError: the GPUs of another machine are not named one by one.
+    """
+    if not is_remote(device):
+        return [(None, name) for name in parse_devices(device)]
+    places: list[tuple[HostAddress | None, str]] = []
+    for url in parse_devices(device):
+        address, names = parse_address(url)
+        if address.modal:
+            raise UsageError(
+                f"{url}: each process of a reward server would rent a sandbox of its own; start the server on a "
+                "machine with GPUs, or reach one over ssh://"
+            )
+        if names == "cuda":
+            raise UsageError(
+                f"{url} is every GPU there, and how many these are is not known here: name them, as in "
+                f"{address.url('cuda:0,cuda:1')}"
+            )
+        places += [(address, name) for name in names.split(",")]
+    return places
 
 
 def kept_memory(machine_bytes: int, slots: int, *, on_gpu: bool) -> tuple[int, int]:

@@ -6,19 +6,17 @@ helper processes and the oracles of recent tasks warm. Another thread can cancel
 
 from __future__ import annotations
 
-import base64
 import logging
 import secrets
 import threading
 import time
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
 from kernelforge.compile import Compiler
-from kernelforge.compile.cache import Artifact, decoded, encoded
+from kernelforge.compile.cache import packed_build, unpacked_build
 from kernelforge.errors import EvaluationCancelled, UnsupportedError
 from kernelforge.evaluation.evaluator import EvaluationResult, concluded
 from kernelforge.evaluation.oracle.client import KnownTasks, Oracle, OracleFacts
@@ -303,19 +301,6 @@ class CompileWorker:
 
 _MOST_SHARED_CHARS = 4 << 20
 """Most characters of the builds of one order: the gateway holds those of every order that is ready for a slot."""
-
-
-def packed_build(artifact: Artifact) -> str:
-    """A build as text."""
-    return base64.b85encode(zlib.compress(encoded(artifact), 1)).decode()
-
-
-def unpacked_build(text: str, key: str) -> Artifact | None:
-    """The build of a text of :func:`packed_build`; None if it is damaged."""
-    try:
-        return decoded(zlib.decompress(base64.b85decode(text)), key)
-    except (ValueError, zlib.error):
-        return None
 
 
 class DeviceWorker(CompileWorker):

@@ -22,7 +22,7 @@ from typing import Any
 
 from kernelforge.devices.remote.address import HostAddress
 from kernelforge.devices.remote.relay import BEAT, BEAT_S
-from kernelforge.devices.remote.ssh import ConnectionEnded, greet, ssh_command, ssh_environment, why_ended
+from kernelforge.devices.remote.ssh import ConnectionEnded, client_command, client_environment, greet, why_ended
 from kernelforge.errors import EvaluationCancelled, KernelForgeError
 from kernelforge.sandbox.policy import import_path
 from kernelforge.utils.frames import error_from, packed, read
@@ -141,8 +141,8 @@ class Worker(WorkerHandle):
                 )  # fmt: skip
             else:
                 process = await asyncio.create_subprocess_exec(
-                    *ssh_command(address),
-                    env=ssh_environment(),
+                    *client_command(address),
+                    env=client_environment(address),
                     stdin=worker_end.fileno(),
                     stdout=worker_end.fileno(),
                     stderr=PIPE,

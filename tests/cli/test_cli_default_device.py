@@ -80,7 +80,7 @@ def test_a_call_from_python_falls_back_and_warns_once(
 
     def call() -> None:
         if caller == "evaluate":
-            monkeypatch.setattr("kernelforge.evaluation.api.EvaluatorPool", opens(used))
+            monkeypatch.setattr("kernelforge.evaluation.remote.machines.EvaluatorPool", opens(used))
             with pytest.raises(UsageError):
                 kernelforge.evaluate("core/softmax", "no candidate")
         elif caller == "optimize":
@@ -119,9 +119,8 @@ def test_a_command_falls_back_and_says_so_once(
     used: list[str] = []
     note = opens(used)
     monkeypatch.setattr("kernelforge.cli.serve._engine", lambda name, address, device, **options: note(device))
-    monkeypatch.setattr("kernelforge.evaluation.pool.EvaluatorPool", note)
-    monkeypatch.setattr("kernelforge.evaluation.api.EvaluatorPool", note)
-    monkeypatch.setattr("kernelforge.modelnew.evaluator.ModelNewEvaluators", note)
+    monkeypatch.setattr("kernelforge.evaluation.remote.machines.EvaluatorPool", note)
+    monkeypatch.setattr("kernelforge.modelnew.remote.ModelNewEvaluators", note)
     (tmp_path / "candidate.py").write_text("import torch\nclass ModelNew(torch.nn.Module):\n    pass\n")
     arguments = {
         "serve": ["serve", "--port", "0"],

@@ -12,8 +12,9 @@ import pytest
 
 from kernelforge.errors import ChildDied, ChildTimeout, SandboxError, StoreError, TaskError, UsageError
 from kernelforge.evaluation.evaluator import Evaluator
+from kernelforge.evaluation.remote import machines
 from kernelforge.records import Budget, Run, RunState, Verdict
-from kernelforge.run import StopSignal, extend_budget, resume_run, runner, start_run
+from kernelforge.run import StopSignal, extend_budget, resume_run, start_run
 from kernelforge.run.submissions import SubmissionRun, external_config
 from kernelforge.store import Store
 from tests.run.run_helpers import Watcher, open_store, quick_config
@@ -99,7 +100,7 @@ def test_what_an_abort_does_to_helper_processes_says_nothing_of_candidate_or_tas
 ) -> None:
     stop, closed, workers = StopSignal(), threading.Event(), []
 
-    class Told(runner.EvaluatorPool):
+    class Told(machines.EvaluatorPool):
         def close(self) -> None:
             super().close()
             closed.set()
@@ -110,7 +111,7 @@ def test_what_an_abort_does_to_helper_processes_says_nothing_of_candidate_or_tas
         assert closed.wait(120)
         raise error
 
-    monkeypatch.setattr(runner, "EvaluatorPool", Told)
+    monkeypatch.setattr(machines, "EvaluatorPool", Told)
     monkeypatch.setattr(method, aborted_meanwhile)
     with open_store(tmp_path) as store:
         run = start_run(quick_config(tasks=("gelu",)), store, Watcher(), stop)
@@ -147,14 +148,14 @@ def test_a_child_that_failed_once_costs_no_attempt(
 def test_a_task_whose_helper_process_failed_to_start_is_worked_on_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened, failures = runner.EvaluatorPool.evaluator, [ChildTimeout("no answer in 180 s"), SandboxError("no room")]
+    opened, failures = machines.EvaluatorPool.evaluator, [ChildTimeout("no answer in 180 s"), SandboxError("no room")]
 
-    def failing(pool: runner.EvaluatorPool, *arguments: Any, **options: Any) -> Evaluator:
+    def failing(pool: machines.EvaluatorPool, *arguments: Any, **options: Any) -> Evaluator:
         if failures:
             raise failures.pop()
         return opened(pool, *arguments, **options)
 
-    monkeypatch.setattr(runner.EvaluatorPool, "evaluator", failing)
+    monkeypatch.setattr(machines.EvaluatorPool, "evaluator", failing)
     with open_store(tmp_path) as store:
         run = start_run(quick_config(tasks=("gelu",)), store, Watcher(), StopSignal())
         assert run.state is RunState.FINISHED

@@ -8,16 +8,18 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kernelforge.errors import DeviceError
+from kernelforge.evaluation.remote.machines import open_pool
 from kernelforge.evaluation.remote.pool import RemotePool
 from kernelforge.records import Attempt, RunState
 from kernelforge.run import Event, StopSignal
-from tests.run.run_helpers import open_store, quick_config, run_in
+from tests.run.run_helpers import TASKS, open_store, quick_config, run_in
 from tests.support.ssh_host import SshHost, reachable_host
 from tests.workers.engine_orders import all_gone, family_of, running
 
@@ -42,7 +44,8 @@ def results(folder: Path) -> list[dict[str, Any]]:
         return plain | {"evaluation": each.evaluation.model_dump(mode="json", exclude=apart)}
 
     with open_store(folder) as store:
-        return [attempt(each) for each in store.attempts(store.run("latest").id)]
+        attempts = store.attempts(store.run("latest").id)
+    return [attempt(each) for each in sorted(attempts, key=lambda each: (each.task, each.number))]
 
 
 def clients() -> set[int]:
@@ -54,7 +57,7 @@ def clients() -> set[int]:
 @pytest.fixture(scope="module")
 def local(host: SshHost, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     folder = tmp_path_factory.mktemp("local")
-    run_in(folder, quick_config(tasks=("swish",), jobs=1, device="emulated:h100"))
+    run_in(folder, quick_config(tasks=TASKS, jobs=1, device="emulated:h100"))
     host.take_machine_code()
     return results(folder)
 
@@ -80,9 +83,42 @@ def test_a_run_there_equals_one_here_and_survives_a_cut(
     assert run.state is RunState.FINISHED
     assert cuts == [1]
     assert len(host.pids) == started + 2
-    assert results(tmp_path) == local
-    assert len(local) >= 3
+    assert results(tmp_path) == [each for each in local if each["task"] == "swish"]
+    assert len(results(tmp_path)) >= 3
     assert all_gone(seen | set(host.pids))
+
+
+def test_a_machine_that_goes_away_leaves_its_tasks_to_the_others(
+    host: SshHost, tmp_path: Path, local: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kernelforge.evaluation.remote.connection.RECONNECT_S", (0.0, 0.1))
+    there, here, warnings = tmp_path / "other", tmp_path / "results", list[str]()
+    there.mkdir()
+    here.mkdir()
+    with closing(SshHost(there, client_of=host)) as other:
+        other.take_machine_code()
+
+        def leave(event: Event, stop: StopSignal) -> None:
+            warnings.extend([event.message] if event.kind == "warning" else [])
+            if event.kind == "stage" and event.stage == "evaluate" and event.round == 1 and other.port:
+                other.disappear()
+
+        urls = [each.url(python=sys.executable) for each in (host, other)]
+        config = quick_config(tasks=TASKS, jobs=2, device=",".join(urls))
+        run = run_in(here, config, leave)
+
+    assert run.state is RunState.FINISHED
+    assert config.device == "emulated:h100"
+    assert results(here) == local
+    assert {each["task"] for each in local} == set(TASKS)
+    [lost] = [message for message in warnings if "is set aside" in message]
+    assert lost.startswith(f"{urls[1]} is set aside: ")
+
+
+def test_without_any_machine_there_is_no_run(host: SshHost) -> None:
+    urls = [host.url(python=sys.executable).replace(f":{host.port}", f":{port}") for port in (1, 2)]
+    with pytest.raises(DeviceError, match="refused"):
+        open_pool(",".join(urls))
 
 
 @pytest.mark.parametrize(

@@ -27,9 +27,10 @@ class SshHost:
 
     Args:
         folder: for keys, the client's configuration, and the home of the other side.
+        client_of: a host whose ``ssh`` is to know this one too.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, client_of: SshHost | None = None) -> None:
         self.folder = folder
         self.home = folder / "home"
         self.home.mkdir()
@@ -42,7 +43,7 @@ class SshHost:
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result()
-        self._write_client()
+        self._write_client(folder if client_of is None else client_of.folder)
 
     @property
     def bin(self) -> Path:
@@ -66,6 +67,11 @@ class SshHost:
 
     def forget_key(self) -> None:
         (self.folder / "known_hosts").write_text("")
+
+    def disappear(self) -> None:
+        """End the server and what runs there, as a machine does whose power fails."""
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
+        self.port = 0
 
     def close(self) -> None:
         asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
@@ -104,15 +110,17 @@ class SshHost:
         session.exit(max(await process.wait(), 0))
         arriving.cancel()
 
-    def _write_client(self) -> None:
-        hosts = self.folder / "known_hosts"
+    def _write_client(self, folder: Path) -> None:
         key = self._own.export_public_key().decode().strip()
-        hosts.write_text(f"[127.0.0.1]:{self.port} {key}\n")
-        configuration = self.folder / "config"
-        configuration.write_text(
-            f"UserKnownHostsFile {hosts}\nGlobalKnownHostsFile /dev/null\nIdentitiesOnly yes\n"
-            f"IdentityFile {self.folder / 'identity'}\nSendEnv *\n"
-        )
+        hosts, configuration = folder / "known_hosts", folder / "config"
+        with hosts.open("a") as keys, configuration.open("a") as options:
+            keys.write(f"[127.0.0.1]:{self.port} {key}\n")
+            options.write(f"IdentityFile {self.folder / 'identity'}\n")
+            if folder != self.folder:
+                return
+            options.write(
+                f"UserKnownHostsFile {hosts}\nGlobalKnownHostsFile /dev/null\nIdentitiesOnly yes\nSendEnv *\n"
+            )
         self.bin.mkdir()
         client = self.bin / "ssh"
         client.write_text(f'#!/bin/sh\nexec {CLIENT} -F {configuration} "$@"\n')

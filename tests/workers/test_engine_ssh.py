@@ -68,3 +68,21 @@ async def test_an_engine_whose_machine_refuses_says_why(tmp_path: Path) -> None:
 def test_a_cluster_has_its_own_machines() -> None:
     with pytest.raises(UsageError, match="leave --engine ray out"):
         RayEngine("ssh://box/cuda:0", address=None)
+
+
+def test_each_gpu_of_each_machine_is_a_slot() -> None:
+    engine = LocalEngine("ssh://a/cuda:0,cuda:1,ssh://me@b/cuda:0", compilers=2)
+    assert [slot.name for slot in engine.slots()] == ["ssh://a/cuda:0", "ssh://a/cuda:1", "ssh://me@b/cuda:0"]
+    assert {name: address and address.destination for name, address in engine._addresses.items()} == {
+        "ssh://a/cuda:0": "a",
+        "ssh://a/cuda:1": "a",
+        "ssh://me@b/cuda:0": "me@b",
+        "compiler#1": "a",
+        "compiler#2": "me@b",
+    }
+    emulated = LocalEngine("ssh://a/emulated:l4,ssh://b/emulated:l4", slots=2)
+    assert [slot.name for slot in emulated.slots()] == [
+        f"ssh://{host}/emulated:l4#{number}" for host in "ab" for number in (1, 2)
+    ]
+    with pytest.raises(UsageError, match="name them, as in ssh://a/cuda:0,cuda:1"):
+        LocalEngine("ssh://a/cuda")

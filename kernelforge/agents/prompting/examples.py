@@ -20,7 +20,7 @@ from kernelforge.agents.prompts import (
 from kernelforge.agents.tester import generator_page
 from kernelforge.candidate import parse_reply
 from kernelforge.errors import CandidateError, UsageError
-from kernelforge.evaluation.evaluator import Evaluator
+from kernelforge.evaluation.evaluator import CandidateEvaluator
 from kernelforge.llm.base import Prompt
 from kernelforge.records import Attempt, Candidate, Finding, Operator, Verdict
 from kernelforge.rewards import DEFAULT_POLICY
@@ -125,7 +125,7 @@ def journalled(brief: TaskContext, attempts: Sequence[Attempt], number: int) -> 
     return Case(brief, history, parent, next(findings, None))
 
 
-def made_here(name: str, brief: TaskContext, evaluator: Evaluator) -> Case:
+def made_here(name: str, brief: TaskContext, evaluator: CandidateEvaluator) -> Case:
     """A case for a prompt, made by the built-in agents and evaluated on the spot: seconds per attempt.
 
     For a prompt about a failure, the seed's code loses its last semicolon.
@@ -168,7 +168,7 @@ def _judged(brief: TaskContext, history: tuple[Attempt, ...]) -> Finding | None:
 
 def _evaluated(
     brief: TaskContext,
-    evaluator: Evaluator,
+    evaluator: CandidateEvaluator,
     candidate: Candidate,
     history: tuple[Attempt, ...],
     finding: Finding | None,

@@ -355,6 +355,11 @@ def console(*, stderr: bool = False) -> Console:
     return Console(stderr=stderr, highlight=False, markup=False, emoji=False)
 
 
+def warn(message: str) -> None:
+    """Print a message of a device on stderr."""
+    typer.echo(f"kernelforge: {message}", err=True)
+
+
 def print_json(view: BaseModel) -> None:
     """Write a view as indented JSON."""
     write_text(json_text(view), None)

@@ -26,6 +26,9 @@ from typing import Any, NoReturn
 MARK = b"kernelforge-host 1\n"
 """Precedes the first answer: what a login script prints comes before it."""
 
+OWN = "-"
+"""As the Python of a request: the one that runs this, whose environment holds what is needed."""
+
 _START = (
     "import sys; sys.path.insert(0, sys.argv[1]); from importlib import import_module; "
     "from kernelforge.devices.remote.relay import frames_socket; import_module(sys.argv[2]).main(frames_socket())"
@@ -73,7 +76,7 @@ def main() -> None:
     request = _line()
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     folder = os.path.join(cache, "kernelforge", "hosts")
-    python = request["python"]
+    python = sys.executable if request["python"] == OWN else request["python"]
     if python and not os.access(python, os.X_OK):
         _fail(f"there is no program {python} there: give python= the path of a Python that exists")
     try:

@@ -12,6 +12,7 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -22,6 +23,7 @@ from kernelforge.devices.remote import bootstrap
 from kernelforge.devices.remote.address import HostAddress
 from kernelforge.devices.remote.shipment import needed_environment, package_shipment
 from kernelforge.errors import DeviceError
+from kernelforge.sandbox.policy import import_path
 
 _OPTIONS = (
     "-T", "-a", "-x",
@@ -41,6 +43,11 @@ _ENVIRONMENT = (
 )  # fmt: skip
 """What the client gets: its configuration may send variables, and none of them may be a key of a provider."""
 
+_MODAL_START = (
+    "import json, sys; sys.path[:0] = json.loads(sys.argv[2]); "
+    "from kernelforge.devices.remote.modal_sandbox import main; main(sys.argv[1])"
+)
+
 _MOST_BEFORE_MARK = 1 << 20
 _NOTES = 40
 
@@ -49,12 +56,15 @@ class ConnectionEnded(Exception):
     """The connection ended before the process was started."""
 
 
-def ssh_command(address: HostAddress) -> list[str]:
+def client_command(address: HostAddress) -> list[str]:
     """The command that starts a process there, whose standard input and output are the connection.
 
     Raises:
         DeviceError: there is no ``ssh``.
     """
+    if address.modal:
+        gpu = address.host if address.port is None else f"{address.host}:{address.port}"
+        return [sys.executable, "-I", "-c", _MODAL_START, gpu, json.dumps(import_path())]
     client = shutil.which("ssh")
     if client is None:
         raise DeviceError(f"{address.url()} cannot be reached: there is no ssh here; install OpenSSH's client")
@@ -64,9 +74,10 @@ def ssh_command(address: HostAddress) -> list[str]:
     return [client, *_OPTIONS, *port, "--", address.destination, python]
 
 
-def ssh_environment() -> dict[str, str]:
-    """Environment of the client."""
-    return {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
+def client_environment(address: HostAddress) -> dict[str, str]:
+    """Environment of the client. Modal's variables are for Modal's client alone."""
+    own = ("MODAL_",) if address.modal else ()
+    return {name: text for name, text in os.environ.items() if name in _ENVIRONMENT or name.startswith(own)}
 
 
 def greet(
@@ -75,7 +86,7 @@ def greet(
     """Have the other side install what it lacks and start a process; its frames follow.
 
     Args:
-        connection: standard input and output of :func:`ssh_command`, blocking.
+        connection: standard input and output of :func:`client_command`, blocking.
         address: of the machine.
         entry: module whose ``main`` gets the descriptor of a socket there.
         gpu: whether it is to use a GPU.
@@ -87,8 +98,9 @@ def greet(
     """
     _skip_to_mark(connection)
     shipment = package_shipment()
-    request: dict[str, Any] = {"entry": entry, "package": shipment.digest, "python": address.python}
-    if not address.python:
+    python = bootstrap.OWN if address.modal else address.python
+    request: dict[str, Any] = {"entry": entry, "package": shipment.digest, "python": python}
+    if not python:
         environment = needed_environment(gpu=gpu)
         request |= {
             "environment": environment.digest,
@@ -117,6 +129,9 @@ def why_ended(address: HostAddress, messages: Sequence[str]) -> DeviceError:
         messages: lines of the client's standard error.
     """
     text, where = "\n".join(messages), address.destination
+    last = next((line.strip() for line in reversed(messages) if line.strip()), "the connection ended")
+    if address.modal:
+        return DeviceError(f"{address.url()} cannot be used: {last[:500]}")
     by_hand = f"ssh {'' if address.port is None else f'-p {address.port} '}{where}"
     if "Host key verification failed" in text:
         why = f"its host key is not known here: connect once with `{by_hand}` and compare the key"
@@ -125,7 +140,6 @@ def why_ended(address: HostAddress, messages: Sequence[str]) -> DeviceError:
     elif "python3" in text and ("not found" in text or "No such file" in text):
         why = "it has no python3 on the path of ssh commands: install Python 3.11 to 3.13 there"
     else:
-        last = next((line.strip() for line in reversed(messages) if line.strip()), "the connection ended")
         why = f"{last[:300]}: see that `{by_hand}` works"
     return DeviceError(f"{address.url()} cannot be used: {why}")
 
@@ -142,15 +156,17 @@ class RemoteProcess:
     """
 
     def __init__(self, address: HostAddress, entry: str, *, gpu: bool, tell: Callable[[str], None]) -> None:
+        if address.modal:
+            tell(f"{address.url()}: starting a sandbox; the first one builds its image, which takes minutes")
         self.connection, other = socket.socketpair()
         self._messages: deque[str] = deque(maxlen=_NOTES)
         try:
             self.client = subprocess.Popen(
-                ssh_command(address),
+                client_command(address),
                 stdin=other.fileno(),
                 stdout=other.fileno(),
                 stderr=subprocess.PIPE,
-                env=ssh_environment(),
+                env=client_environment(address),
                 start_new_session=True,  # Ctrl-C is for this process alone
             )
         except BaseException:

@@ -14,12 +14,14 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from kernelforge.errors import KernelForgeError
+from kernelforge.compile.cache import packed_build
+from kernelforge.devices.base import Device
+from kernelforge.errors import DeviceError, KernelForgeError
 from kernelforge.evaluation.evaluator import BegunEvaluation, EvaluationResult, Evaluator, SharedEvaluations
 from kernelforge.evaluation.generators.recipe import Recipe
 from kernelforge.evaluation.pool import EvaluatorPool
@@ -28,12 +30,15 @@ from kernelforge.prediction.correction import ModelErrors
 from kernelforge.records import (
     Candidate,
     Evaluation,
+    Fingerprint,
     ForecastOutcome,
     InputGenerator,
     Profile,
     Screening,
     Task,
+    Verdict,
 )
+from kernelforge.utils.closing import Closing
 from kernelforge.utils.frames import error_frame, packed, receive
 
 _THREADS = 256
@@ -42,8 +47,42 @@ _THREADS = 256
 _LOG = logging.getLogger(__name__)
 
 
+Start = Callable[[FarSettings, Callable[[str], None]], tuple[dict[str, Any], "Requests"]]
+"""Starts what answers requests: gives what the process says of itself, and what answers."""
+
+
 def main(descriptor: int) -> None:
     """Serve the run at the other end of a socket."""
+    serve(descriptor, _open)
+
+
+def _open(settings: FarSettings, tell: Callable[[str], None]) -> tuple[dict[str, Any], Requests]:
+    pool = EvaluatorPool(
+        settings.device,
+        threads=max(1, len(os.sched_getaffinity(0)) // settings.jobs),
+        measure=settings.measure,
+        allow_unconfined=settings.allow_unconfined,
+        tell=tell,
+    )
+    try:
+        ready = {
+            "fingerprint": pool.fingerprint.model_dump(mode="json"),
+            "device": _described(pool.device, pool.fingerprint),
+            "devices": len(pool.devices),
+        }
+    except BaseException:
+        pool.close()
+        raise
+    return ready, _PoolRequests(pool)
+
+
+def serve(descriptor: int, start: Start) -> None:
+    """Answer the requests at the other end of a socket, until it ends.
+
+    Args:
+        descriptor: of the socket.
+        start: gets the settings, and may tell the user something.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(name)s: %(message)s")
     connection = socket.socket(fileno=descriptor)
@@ -52,33 +91,21 @@ def main(descriptor: int) -> None:
     if first is None:
         return
     writer = _Writer(connection)
-    settings = FarSettings.model_validate(first)
     try:
-        pool = EvaluatorPool(
-            settings.device,
-            threads=max(1, len(os.sched_getaffinity(0)) // settings.jobs),
-            measure=settings.measure,
-            allow_unconfined=settings.allow_unconfined,
-            tell=lambda message: writer.send({"tell": message}),
-        )
+        ready, requests = start(FarSettings.model_validate(first), lambda message: writer.send({"tell": message}))
     except KernelForgeError as error:
         writer.send({"failed": error_frame(error)})
         return
     executor = ThreadPoolExecutor(_THREADS, thread_name_prefix="request")
-    with closing(pool):
-        try:
-            ready = _described(pool)
-        except KernelForgeError as error:
-            writer.send({"failed": error_frame(error)})
-            return
-        writer.send({"ready": ready.model_dump(mode="json")})
-        requests = _Requests(pool)
+    with requests:
+        requests.send = writer.send
+        writer.send({"ready": ready})
         while (frame := receive(frames)) is not None:
             if frame["op"] == "stop":
                 requests.stop(frame["id"])
             else:
                 requests.begin(frame["id"])
-                executor.submit(requests.reply, frame, writer)
+                executor.submit(requests.reply, frame)
         requests.stop_all()
     executor.shutdown(wait=False, cancel_futures=True)
 
@@ -98,16 +125,15 @@ class _Writer:
                 return  # the reader of the other direction ends this process
 
 
-def _described(pool: EvaluatorPool) -> FarDevice:
-    device = pool.device
+def _described(device: Device, fingerprint: Fingerprint) -> dict[str, Any]:
     return FarDevice(
         name=device.name,
         arch=device.arch,
         spec=device.spec.key,
         capabilities=asdict(device.capabilities),
         description=dict(device.describe()),
-        fingerprint=pool.fingerprint,
-    )
+        fingerprint=fingerprint,
+    ).model_dump(mode="json")
 
 
 @dataclass
@@ -119,14 +145,13 @@ class _Opened:
     begun: dict[int, BegunEvaluation] = field(default_factory=dict)
 
 
-class _Requests:
-    """Answers requests. Safe to use from several threads."""
+class Requests(Closing):
+    """Answers requests, each operation ``NAME`` with the method ``_do_NAME``. Safe to use from several threads."""
 
-    def __init__(self, pool: EvaluatorPool) -> None:
-        self._pool = pool
-        self._opened: dict[int, _Opened] = {}
-        self._numbers = itertools.count(1)
+    def __init__(self) -> None:
         self._stopped: dict[int, threading.Event] = {}
+        self.send: Callable[[dict[str, Any]], None] = lambda frame: None
+        """Sends a frame to the other side."""
 
     def begin(self, request: int) -> None:
         self._stopped[request] = threading.Event()
@@ -141,9 +166,9 @@ class _Requests:
         for event in list(self._stopped.values()):
             event.set()
 
-    def reply(self, frame: dict[str, Any], writer: _Writer) -> None:
+    def reply(self, frame: dict[str, Any]) -> None:
         """Answer a request."""
-        writer.send(self._answer(frame))
+        self.send(self._answer(frame))
 
     def _answer(self, frame: dict[str, Any]) -> dict[str, Any]:
         """The reply to a request: its result, or an error."""
@@ -158,6 +183,24 @@ class _Requests:
         finally:
             self._stopped.pop(frame["id"], None)
         return {"id": frame["id"], **reply}
+
+
+class _PoolRequests(Requests):
+    """Requests to the evaluators of a pool.
+
+    Args:
+        pool: closed with this.
+    """
+
+    def __init__(self, pool: EvaluatorPool) -> None:
+        super().__init__()
+        self._pool = pool
+        self._opened: dict[int, _Opened] = {}
+        self._numbers = itertools.count(1)
+
+    def close(self) -> None:
+        """End the pool's processes."""
+        self._pool.close()
 
     def _do_open(
         self,
@@ -177,7 +220,7 @@ class _Requests:
         return {
             "evaluator": number,
             "facts": evaluator.facts.model_dump(mode="json"),
-            "fingerprint": evaluator.fingerprint.model_dump(mode="json"),
+            "device": _described(evaluator.device, evaluator.fingerprint),
         }
 
     def _do_share(self, request: int, evaluator: int, shared: list[dict[str, Any]]) -> dict[str, Any]:
@@ -216,8 +259,14 @@ class _Requests:
         profile: bool,
         outcomes: list[dict[str, Any]],
     ) -> dict[str, Any]:
-        opened = self._updated(evaluator, outcomes)
-        return _plain(opened.evaluator.evaluate(Candidate.model_validate(candidate), seed=seed, profile=profile))
+        judged = self._updated(evaluator, outcomes).evaluator.evaluate(
+            Candidate.model_validate(candidate),
+            seed=seed,
+            profile=profile,
+            stopped=self._stopped[request].is_set,
+            on_part=lambda part: self.send({"id": request, "part": part}),
+        )
+        return _plain(judged)
 
     def _do_begin(
         self, request: int, evaluator: int, candidate: dict[str, Any], seed: int, outcomes: list[dict[str, Any]]
@@ -244,10 +293,31 @@ class _Requests:
         opened = self._opened[evaluator]
         return _plain(opened.evaluator.pass_over(_taken(opened, begun, screening)))
 
-    def _do_tune(self, request: int, evaluator: int, candidate: dict[str, Any], seed: int) -> dict[str, Any]:
-        stopped = self._stopped[request].is_set
-        trials = self._opened[evaluator].evaluator.tune(Candidate.model_validate(candidate), seed=seed, stopped=stopped)
+    def _do_tune(
+        self, request: int, evaluator: int, candidate: dict[str, Any], seed: int, hidden: bool
+    ) -> dict[str, Any]:
+        stopped, opened = self._stopped[request].is_set, self._opened[evaluator].evaluator
+        trials = opened.tune(Candidate.model_validate(candidate), seed=seed, stopped=stopped, hidden=hidden)
         return {"trials": [trial.model_dump(mode="json") for trial in trials]}
+
+    def _do_build(self, request: int, evaluator: int, candidate: dict[str, Any]) -> dict[str, Any]:
+        stopped, opened = self._stopped[request].is_set, self._opened[evaluator].evaluator
+        build, artifact, failure = opened.build(Candidate.model_validate(candidate), stopped=stopped)
+        return {
+            "build": None if build is None else build.model_dump(mode="json"),
+            "artifact": None if artifact is None else (artifact.build.key, packed_build(artifact)),
+            "failure": None if failure is None else (failure.verdict, failure.stage, failure.reason),
+        }
+
+    def _do_reproduce(
+        self, request: int, evaluator: int, candidate: dict[str, Any], verdict: str | None, seed: int
+    ) -> dict[str, Any]:
+        opened, as_before = self._opened[evaluator].evaluator, None if verdict is None else Verdict(verdict)
+        failure = opened.reproduce(Candidate.model_validate(candidate), as_before, seed=seed)
+        return {"constants": None} if failure is None else failure._asdict()
+
+    def _do_held(self, request: int, evaluator: int) -> dict[str, Any]:
+        return {"bytes": self._opened[evaluator].evaluator.held_bytes()}
 
     def _do_close(self, request: int, evaluator: int) -> dict[str, Any]:
         opened = self._opened.pop(evaluator, None)
@@ -258,6 +328,18 @@ class _Requests:
     def _do_done(self, request: int, task: dict[str, Any]) -> dict[str, Any]:
         self._pool.done(Task.model_validate(task))
         return {}
+
+    def _do_interrupt(self, request: int, oracles: bool) -> dict[str, Any]:
+        self._pool.interrupt(oracles=oracles)
+        return {}
+
+    def _do_quarantine(self, request: int, device: str, why: str) -> dict[str, Any]:
+        facts = next(each for each in self._pool.devices if each.name == device)
+        self._pool.quarantine(facts, DeviceError(why))
+        return {}
+
+    def _do_quarantined(self, request: int) -> dict[str, Any]:
+        return {"devices": [device.name for device in self._pool.devices if self._pool.is_quarantined(device)]}
 
     def _updated(self, evaluator: int, outcomes: list[dict[str, Any]]) -> _Opened:
         """An evaluator, once it has the outcomes of forecasts that the run has gathered since."""

@@ -7,7 +7,7 @@ import pytest
 from kernelforge.devices import check_device, make_device
 from kernelforge.devices.gpu_locks import parse_devices
 from kernelforge.devices.remote.address import HostAddress, join_host, parse_address, split_host
-from kernelforge.devices.remote.ssh import ssh_command, ssh_environment
+from kernelforge.devices.remote.ssh import client_command, client_environment
 from kernelforge.errors import DeviceError, UsageError
 
 
@@ -15,7 +15,9 @@ from kernelforge.errors import DeviceError, UsageError
     ("url", "address", "device"),
     [
         ("ssh://box", HostAddress("box"), "cuda:0"),
-        ("ssh://box@Box/cuda", HostAddress("Box", "box"), "cuda:0"),
+        ("ssh://box@Box/cuda", HostAddress("Box", "box"), "cuda"),
+        ("ssh://box/cuda:0,cuda:2", HostAddress("box"), "cuda:0,cuda:2"),
+        ("ssh://box/cpu", HostAddress("box"), "cpu"),
         ("ssh://me@box:2222/cuda:3", HostAddress("box", "me", 2222), "cuda:3"),
         ("ssh://box/emulated", HostAddress("box"), "emulated:h100"),
         ("ssh://[::1]:22/emulated:a100", HostAddress("::1", port=22), "emulated:a100"),
@@ -37,7 +39,7 @@ def test_an_address_names_a_machine_and_a_device(url: str, address: HostAddress,
         "ssh://-l@box/cuda:0",
         "ssh://me:secret@box/cuda:0",
         "ssh://box:port/cuda:0",
-        "ssh://box/cuda:0,cuda:1",
+        "ssh://box/cuda:0,emulated:h100",
         "ssh://box/emulated:../own.toml",
         "ssh://box/cuda:0?python=python3",
         "ssh://box/cuda:0?pyhton=/usr/bin/python3",
@@ -49,6 +51,49 @@ def test_what_is_no_address_is_refused(url: str) -> None:
         parse_address(url)
 
 
+@pytest.mark.parametrize(
+    ("text", "machines", "host", "device"),
+    [
+        ("ssh://a/cuda:0,ssh://a/cuda:1", ("ssh://a/cuda:0,cuda:1",), "ssh://a", "cuda:0,cuda:1"),
+        ("ssh://a/cuda,ssh://me@b:22/cuda", ("ssh://a/cuda", "ssh://me@b:22/cuda"), "ssh://a,ssh://me@b:22", "cuda"),
+        (
+            "ssh://a/cuda:0,cuda:1, ssh://b?python=/x%2Cy/python",
+            ("ssh://a/cuda:0,cuda:1", "ssh://b/cuda:0?python=/x%2Cy/python"),
+            "ssh://a,ssh://a,ssh://b?python=/x%2Cy/python",
+            "cuda:0,cuda:1,cuda:0",
+        ),
+        ("ssh://a/cuda:1,ssh://b/cuda:2", ("ssh://a/cuda:1", "ssh://b/cuda:2"), "ssh://a,ssh://b", "cuda:1,cuda:2"),
+        (
+            "ssh://a/emulated:l4,ssh://b/emulated:l4",
+            ("ssh://a/emulated:l4", "ssh://b/emulated:l4"),
+            "ssh://a,ssh://b",
+            "emulated:l4",
+        ),
+    ],
+)
+def test_a_list_has_one_address_for_each_machine(text: str, machines: tuple[str, ...], host: str, device: str) -> None:
+    assert parse_devices(text) == machines
+    assert split_host(text) == (host, device)
+    assert join_host(host, device) == ",".join(machines)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("ssh://a/cuda:0,ssh://a/cuda:0", "names ssh://a/cuda:0 twice"),
+        ("ssh://a/cuda,ssh://a/cuda:0", "twice"),
+        ("ssh://a/emulated:l4,ssh://a/emulated:l4", "twice"),
+        ("ssh://a/cuda:0,ssh://b/emulated:l4", "mixes kinds"),
+        ("ssh://a/emulated:l4,ssh://b/emulated:h100", "mixes kinds"),
+        ("cuda:0,ssh://a/cuda:0", "take those of one side"),
+        ("ssh://a/cpu", "cpu runs ModelNew classes alone"),
+    ],
+)
+def test_a_list_that_makes_no_sense_is_refused(text: str, why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        parse_devices(text)
+
+
 def test_a_device_there_needs_no_such_device_here() -> None:
     assert parse_devices("ssh://box/cuda:7") == ("ssh://box/cuda:7",)
     assert check_device("SSH://box/emulated") == "ssh://box/emulated:h100"
@@ -57,9 +102,10 @@ def test_a_device_there_needs_no_such_device_here() -> None:
 
 
 def test_the_client_asks_nothing_and_gets_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "canary")
-    assert "canary" not in ssh_environment().values()
-    command = ssh_command(HostAddress("box", "me", 2222))
+    for name in ("OPENAI_API_KEY", "MODAL_TOKEN_SECRET"):
+        monkeypatch.setenv(name, "canary")
+    assert "canary" not in client_environment(HostAddress("box")).values()
+    command = client_command(HostAddress("box", "me", 2222))
     assert "BatchMode=yes" in command
     assert command[command.index("-p") + 1] == "2222"
     assert command[-3:-1] == ["--", "me@box"]
