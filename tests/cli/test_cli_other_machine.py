@@ -68,7 +68,7 @@ def test_a_device_there_that_runs_no_class_is_refused(
 
 def test_a_prompt_is_that_of_a_device_here(cli, host: SshHost) -> None:
     near, there = (
-        cli("prompts", "show", "judge-optimise", "--suite", small_core(), "--task", "swish", "--device", device)
+        cli("prompts", "show", "repair", "--suite", small_core(), "--task", "swish", "--device", device)
         for device in ("emulated:h100", host.url(python=sys.executable))
     )
     assert there.code == 0, there.err
