@@ -7,6 +7,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+from kernelforge.hardware.specs import nearest_spec
+from kernelforge.prediction import idle_share, modelled_interval_us
 from kernelforge.records import (
     Attempt,
     Candidate,
@@ -152,8 +154,9 @@ def improves(parent: Attempt, child: Attempt, finding: Finding | None) -> Decisi
     higher; where there is no baseline, the interval of its time must lie below its parent's; a quarantined time never
     is. A measured time replaces a modelled one, and is never replaced by one. Of two modelled times, the child's must
     be lower by at least 5 %, or by 2 % for a tuned child of ``parent``, and may not be higher. Between the two the
-    model does not tell them apart, nor two times of which one is of machine code and the other of PTX; the first metric
-    of ``finding`` that both profiles have then decides: it must fall (with a leading ``+``: rise) by at least 10 %.
+    model does not tell them apart; the first metric of ``finding`` that both profiles have then decides: it must fall
+    (with a leading ``+``: rise) by at least 10 %. Where one time is of machine code and the other of PTX, the child's
+    decides outside the 90 % interval of its parent's, and that metric within.
     """
     if child.evaluation.verdict is not Verdict.OK:
         return _failed(child.evaluation.verdict)
@@ -172,9 +175,7 @@ def improves(parent: Attempt, child: Attempt, finding: Finding | None) -> Decisi
         return _by_measured_time(before, after)
     counter = _counter(parent, child, finding)
     if _lacks_machine_code(parent) is not _lacks_machine_code(child):
-        # The model guesses where there is none, and is off by more than two versions of a kernel are apart.
-        reason = "; ".join(filter(None, ("one modelled time is of machine code, the other of PTX", counter.text)))
-        return Decision(Outcome.ACCEPTED if counter.enough else Outcome.NOT_COMPARED, reason)
+        return _by_unlike_times(parent, before, after, counter)
     own_constants = child.operator is Operator.TUNE and child.parent == parent.id
     return _by_modelled_time(before, after, TUNED_APART if own_constants else APART, counter)
 
@@ -222,6 +223,22 @@ def _by_modelled_time(parent: Performance, child: Performance, apart: float, cou
         return Decision(Outcome.REFUSED, reason)
     reason = f"{reason}; the model does not tell falls below {apart:.0%}"
     return Decision(Outcome.ACCEPTED if counter.enough else Outcome.UNDECIDED, reason)
+
+
+def _by_unlike_times(parent: Attempt, before: Performance, after: Performance, counter: _Moved) -> Decision:
+    """The decision where one modelled time is of machine code and the other of PTX.
+
+    The model guesses where there is none, and is off by more than two versions of a kernel are apart.
+    """
+    profile = parent.profile
+    idle = 0.0 if profile is None else idle_share(nearest_spec(profile.device).spec, profile.kernels)
+    low, high = modelled_interval_us(before.time_us, idle)
+    unlike = "one modelled time is of machine code, the other of PTX"
+    if not low <= after.time_us <= high:
+        outcome = Outcome.ACCEPTED if after.time_us < low else Outcome.REFUSED
+        return Decision(outcome, f"modelled time {before.time_us:,.4g} -> {after.time_us:,.4g} us, though {unlike}")
+    reason = "; ".join(filter(None, (unlike, counter.text)))
+    return Decision(Outcome.ACCEPTED if counter.enough else Outcome.NOT_COMPARED, reason)
 
 
 def _counter(parent: Attempt, child: Attempt, finding: Finding | None) -> _Moved:

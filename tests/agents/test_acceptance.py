@@ -104,15 +104,17 @@ def _of_machine_code(made: Attempt) -> Attempt:
     return made.model_copy(update={"profile": made.profile.model_copy(update={"kernels": kernels})})
 
 
-def test_times_of_machine_code_and_of_ptx_are_not_compared() -> None:
-    before, after = attempt(100, 10), attempt(100, 5)
+def test_times_of_machine_code_and_of_ptx_are_compared_only_beyond_the_models_interval() -> None:
+    before, after = attempt(100, 10), attempt(100, 6)
     assert before.profile is not None
     assert before.profile.kernels
     assert improves(_of_machine_code(before), _of_machine_code(after), None).accepted
     for parent, child in ((before, _of_machine_code(after)), (_of_machine_code(before), after)):
         assert improves(parent, child, None).outcome is Outcome.NOT_COMPARED
-    fewer = attempt(80, 20)
+    fewer = attempt(80, 12)
     assert improves(_of_machine_code(before), fewer, finding(DRAM)).accepted
+    for time_us, outcome in ((0.1, Outcome.ACCEPTED), (1000.0, Outcome.REFUSED)):
+        assert improves(before, _of_machine_code(attempt(100, time_us)), finding(DRAM)).outcome is outcome
 
 
 def test_a_tuned_child_is_told_apart_by_less() -> None:
