@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 
 import pytest
 import torch
@@ -115,6 +116,7 @@ def test_a_long_line_of_the_plan_is_cut_into_terms(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("kernelforge.agents.builtin.codegen.render.LONG_LINE", 90)
     written = render(trace_source(source, {}), Design(), None, trace_source(source, SMALL))
     assert "part_1 = " in written.plan
+    assert not re.search(r"[ (]\(\w+\)", max(written.plan.splitlines(), key=len))
     ran(written, source, OTHER, compiler)
 
 

@@ -180,8 +180,10 @@ _PRODUCT = re.compile(r"(?<=\()(\w+(?: \* \w+)+)(?=\))")
 
 LONG_LINE = 1500
 """Characters of a line of the plan, which may have 2000, from which its terms get lines of their own."""
-_BRACKETED = re.compile(r"\(([^(),\[\]\"]{8,})\)")
+_BRACKETED = re.compile(r"\(((?:[^(),\[\]\"]|attrs\[\"[^\"]*\"\]){8,})\)")
 """Arithmetic without further brackets, in brackets."""
+_ALONE = re.compile(r"(?<![\w\]])\((\w+|attrs\[\"[^\"]*\"\])\)")
+"""A name in brackets that are no call's."""
 
 LONG_TEXT = 12
 """Characters of an extent from which the plan gives it a name."""
@@ -332,6 +334,8 @@ def _with_short_lines(lines: list[str]) -> list[str]:
     short: list[str] = []
     number = 0
     for line in lines:
+        if len(line) > LONG_LINE:
+            line = _ALONE.sub(r"\1", line)
         while len(line) > LONG_LINE and (terms := Counter(_BRACKETED.findall(line))):
             term = max(terms, key=lambda text: terms[text] * len(text))
             number += 1
@@ -339,7 +343,7 @@ def _with_short_lines(lines: list[str]) -> list[str]:
             indentation = line[: len(line) - len(line.lstrip())]
             short.append(f"{indentation}{name} = {term}")
             line = re.sub(rf"(?<![\w\]])\({re.escape(term)}\)", name, line)
-            line = line.replace(f"({term})", f"({name})")
+            line = _ALONE.sub(r"\1", line.replace(f"({term})", f"({name})"))
         short.append(line)
     return short
 
