@@ -111,6 +111,15 @@ def test_operators_share_kernels_where_the_plan_would_be_too_long(monkeypatch: p
 
 
 @pytest.mark.slow
+def test_a_slice_as_long_as_an_input_is_no_half_of_a_weight(compiler: Compiler) -> None:
+    """A mask of twice the length at both sizes that are shown, as in KernelBench's MiniGPT block."""
+    source = TASK.format(init='self.register_buffer("mask", torch.rand(M, M))', body="x + self.mask[:x.shape[2], :1]")
+    source = source.replace("class Model", "M = 32\nclass Model", 1)
+    written = render(trace_source(source, {}), Design(), None, trace_source(source, {**SMALL, "M": 16}))
+    ran(written, source, {**OTHER, "M": 40}, compiler)
+
+
+@pytest.mark.slow
 def test_a_long_line_of_the_plan_is_cut_into_terms(monkeypatch: pytest.MonkeyPatch, compiler: Compiler) -> None:
     source = TASK.format(init="pass", body="torch.cat([x, x * 2], 3).flatten(0, 1).flip(2).sum(1)")
     monkeypatch.setattr("kernelforge.agents.builtin.codegen.render.LONG_LINE", 90)

@@ -85,6 +85,7 @@ class Lowering:
             if isinstance(value, int) and not isinstance(value, bool):
                 self._integers.setdefault(value, []).append(f'attrs["{name}"]')
         self._extents: dict[int, Dim] = {}
+        self._of_inputs: dict[int, Dim] = {}
         self._taken: dict[int, Dim] = {}
         """What linear layers take: extents of their weights."""
         self._values: dict[str, Any] = {}
@@ -127,6 +128,8 @@ class Lowering:
             self._shapes.append(leaf.shape)
             for dim in leaf.shape:
                 self._extents.setdefault(dim.value, dim)
+                if node.kind == "input":
+                    self._of_inputs.setdefault(dim.value, dim)
             if node.kind != "input" and len(leaf.shape) == 2:
                 self._taken.setdefault(leaf.shape[1].value, leaf.shape[1])
             if node.kind == "input":
@@ -234,7 +237,8 @@ class Lowering:
     def extent(self, size: int, *near: Dim) -> Dim:
         """An integer of the graph as an extent that holds at every size, as far as its values show it.
 
-        One of ``near``; an attribute of the reference; a part of one of ``near``; the extent of an input or a weight;
+        One of ``near``; an attribute of the reference; where ``near`` are of no input, the extent of one that agrees at
+        both sizes; a part of one of ``near``; the extent of an input or a weight;
         a sum, difference, product or quotient of those; else the number itself.
 
         Raises:
@@ -245,6 +249,9 @@ class Lowering:
                 return dim
         if size in self._integers and not (number := self.number(size)).is_literal:
             return number
+        of_inputs = self._of_inputs.values()
+        if isinstance(size, Size) and size in self._of_inputs and not any(dim in of_inputs for dim in near):
+            return self._of_inputs[size]
         for dim in near:
             share = dim.value // size if size > SMALL and dim.value % size == 0 else 0
             if 0 < share <= SMALL and not isinstance(share, Size):
