@@ -33,7 +33,7 @@ from kernelforge.packaging.end_to_end import (
     predicted_gain,
 )
 from kernelforge.packaging.execution import build
-from kernelforge.packaging.manifest import PackagedSpeedup, module_folder, read_candidate
+from kernelforge.packaging.manifest import PackagedSpeedup, module_folder, read_candidate, read_manifest
 from kernelforge.packaging.matching import Match, match_packages
 from kernelforge.records import Comparison
 from kernelforge.records.base import Record
@@ -166,15 +166,16 @@ def splice_model(
     spec = find_spec(device)
     if spec is None:
         raise UsageError(f"{device} is no emulated device")
+    for folder in folders:
+        manifest = read_manifest(folder)
+        if manifest.emulated != device:
+            raise UsageError(
+                f"{folder} was evaluated for {manifest.emulated} ({manifest.gpu}), not for {device}; add --device "
+                f"{manifest.emulated}, or package an attempt of {device}"
+            )
     graph = capture_graph(model, inputs, module, allow_unconfined=allow_unconfined, timeout_s=timeout_s)
     capture = capture_record(graph, model, inputs, module, spec)
     matches = match_packages(capture.groups, folders)
-    for match in matches:
-        if match.manifest.emulated != device:
-            raise UsageError(
-                f"{match.folder} was evaluated for {match.manifest.emulated} ({match.manifest.gpu}), not for {device}; "
-                f"add --device {match.manifest.emulated}, or package an attempt of {device}"
-            )
     with Operators(matches, device, allow_unconfined=allow_unconfined) as operators:
         check = _check(model, inputs, module, graph, matches, operators, allow_unconfined, timeout_s)
     return _described(capture, graph, matches, spec, device, check)

@@ -1,0 +1,201 @@
+"""Predicted gain of whole models of which one group is a kernel of the built-in Coder, from capture to splice.
+
+Ten models: five architectures of `transformers` with small random configurations, left out where it is not installed,
+and five networks of suites `level3` and `llm` at their small sizes. Each is captured; the group with the largest share
+that the Coder solves in one round becomes a package, which is built and installed into a fresh environment and put into
+the model from there. Prints a row for each model; exits with 1 where the outputs of one are not equal.
+
+    python benchmarks/splice.py [MODEL ...] [--work FOLDER] [--top N]
+
+A model is a name of the table, such as `llama` or `level3/mlp`. `--work` keeps what was made, and goes on from there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import subprocess
+import sys
+import tempfile
+import venv
+from pathlib import Path
+from typing import Any, Final
+
+from kernelforge.capture.records import Capture
+from kernelforge.capture.suite import CAPTURE
+from kernelforge.packaging.manifest import MANIFEST
+from kernelforge.packaging.splice_check import PredictedNumber, Splice
+from kernelforge.tasks import load_task, size_source
+
+_TRANSFORMERS: Final = """
+import torch
+from transformers import {classes}
+
+def make_model():
+    return {model}({config}({arguments})).eval()
+
+def make_inputs():
+    return {inputs}
+"""
+_TOKENS: Final = '{"input_ids": torch.randint(0, 1000, (2, 96))}'
+_DECODER: Final = "vocab_size=1000, hidden_size=128, intermediate_size=344, num_attention_heads=4, use_cache=False"
+ARCHITECTURES: Final = {
+    "llama": ("LlamaForCausalLM", "LlamaConfig", f"{_DECODER}, num_hidden_layers=4, num_key_value_heads=2", _TOKENS),
+    "qwen": (
+        "Qwen2ForCausalLM",
+        "Qwen2Config",
+        f'{_DECODER}, num_hidden_layers=2, num_key_value_heads=2, attn_implementation="eager"',
+        _TOKENS,
+    ),
+    "bert": (
+        "BertModel",
+        "BertConfig",
+        "vocab_size=1000, hidden_size=128, num_hidden_layers=2, num_attention_heads=4, intermediate_size=256",
+        _TOKENS,
+    ),
+    "vit": (
+        "ViTForImageClassification",
+        "ViTConfig",
+        "hidden_size=96, num_hidden_layers=2, num_attention_heads=4, intermediate_size=256, image_size=64, "
+        "patch_size=8, num_labels=10",
+        '{"pixel_values": torch.randn(2, 3, 64, 64)}',
+    ),
+    "mamba": (
+        "MambaForCausalLM",
+        "MambaConfig",
+        "vocab_size=1000, hidden_size=64, state_size=8, num_hidden_layers=2, use_cache=False",
+        '{"input_ids": torch.randint(0, 1000, (2, 16))}',
+    ),
+}
+"""Classes of model and configuration, its arguments, and the model's inputs."""
+NETWORKS: Final = ("level3/mlp", "level3/resnet_block", "level3/encoder_block", "llm/swiglu", "llm/rmsnorm_residual")
+_OF_TASK: Final = """
+
+def make_model():
+    return Model(*get_init_inputs()).eval()
+
+def make_inputs():
+    return get_inputs()
+"""
+
+
+class _Skipped(Exception):
+    """A model of which there is no row; the message says why."""
+
+
+def model_text(name: str) -> str:
+    """The file of a model, with its two functions."""
+    if name in ARCHITECTURES:
+        if importlib.util.find_spec("transformers") is None:
+            raise _Skipped("transformers is not installed")
+        model, config, arguments, inputs = ARCHITECTURES[name]
+        return _TRANSFORMERS.format(
+            classes=f"{model}, {config}", model=model, config=config, arguments=arguments, inputs=inputs
+        )
+    return size_source(load_task(name), "small") + _OF_TASK
+
+
+def command(*words: str | Path, folder: Path) -> str:
+    """Output of a command of this package."""
+    done = subprocess.run(
+        [sys.executable, "-m", "kernelforge", *map(str, words)], cwd=folder, capture_output=True, text=True
+    )
+    if done.returncode not in (0, 1):
+        raise _Skipped(f"{words[0]} ended with {done.returncode}: {done.stderr.strip().splitlines()[-1:]}")
+    return done.stdout
+
+
+def packaged(folder: Path, top: int) -> Path:
+    """A package of the group with the largest share that the built-in Coder solves."""
+    suite, package = folder / "suite", folder / "package"
+    if not suite.exists():
+        command(
+            "capture", "model.py:make_model", "--inputs", "make_inputs", "--output", suite, "--top", str(top),
+            folder=folder,
+        )  # fmt: skip
+    if not (suite / CAPTURE).exists():
+        raise _Skipped("no group can be a task")
+    capture = Capture.model_validate_json((suite / CAPTURE).read_text())
+    for task in [group.task for group in capture.groups if group.task][:top]:
+        if not package.exists():
+            run = ("run", "--suite", suite, "--task", task, "--rounds", "1", "--coder", "builtin", "--no-tune")
+            command(*run, "--results", "results", folder=folder)
+            command("package", f"latest/{task}", "--output", package, "--results", "results", folder=folder)
+    if not package.exists():
+        raise _Skipped(f"the built-in Coder solves none of {top} groups")
+    return package
+
+
+def installed(package: Path, folder: Path) -> Path:
+    """The folder of a package's module in a fresh environment, where its wheel is installed."""
+    wheels, environment = folder / "wheels", folder / "environment"
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", wheels, package], check=True)
+    venv.create(environment, clear=True)
+    (wheel,) = wheels.glob("*.whl")
+    python = environment / "bin" / "python"
+    subprocess.run([*pip, "--python", python, "install", "--no-deps", "--no-index", wheel], check=True)
+    (manifest,) = environment.glob(f"lib/*/site-packages/*/{MANIFEST}")
+    return manifest.parent
+
+
+def spliced(name: str, folder: Path, top: int) -> Splice:
+    """All steps for one model."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "model.py").write_text(model_text(name))
+    module = installed(packaged(folder, top), folder)
+    text = command(
+        "splice", "model.py:make_model", "--inputs", "make_inputs", "--package", module, "--json", folder=folder
+    )
+    if not text:
+        raise _Skipped("splice gave no answer")
+    answer: dict[str, Any] = json.loads(text)
+    return Splice.model_validate(answer)
+
+
+def row(name: str, splice: Splice) -> str:
+    """One row of the table, in Markdown."""
+    (package,) = splice.packages
+    speedup = package.speedup
+    cells = [
+        name,
+        f"{package.group}, {package.replaced} of {package.calls}",
+        "" if speedup is None else f"{speedup.value:.2f}x ({speedup.low:.2f} to {speedup.high:.2f})",
+        f"{100 * package.share:.0f} %",
+        _ratio(splice.eager.gain),
+        _ratio(splice.graph.gain),
+        splice.check.verdict + ("" if splice.check.error is None else f", {splice.check.error:.2f}"),
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def _ratio(gain: PredictedNumber) -> str:
+    return f"{gain.value:.2f}x ({gain.low:.2f} to {gain.high:.2f})"
+
+
+def main() -> int:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("models", nargs="*", default=[*ARCHITECTURES, *NETWORKS])
+    parser.add_argument("--work", type=Path, help="folder that keeps suites, results and packages")
+    parser.add_argument("--top", type=int, default=3, help="groups that are tried, the largest share first")
+    options = parser.parse_args()
+    print("| model | group, calls | kernel | share | model, eager | model, CUDA graph | outputs, error |", flush=True)
+    print("|---|---|---|---|---|---|---|", flush=True)
+    equal = True
+    with tempfile.TemporaryDirectory() as temporary:
+        work = (options.work or Path(temporary)).resolve()
+        for name in options.models:
+            try:
+                splice = spliced(name, work / name.replace("/", "-"), options.top)
+            except _Skipped as reason:
+                print(f"left out: {name}: {reason}", file=sys.stderr, flush=True)
+                continue
+            equal &= splice.check.verdict == "equal"
+            print(row(name, splice), flush=True)
+    return 0 if equal else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
