@@ -8,7 +8,7 @@ import re
 import pytest
 import torch
 
-from kernelforge.agents.builtin.codegen.render import Rendered, render
+from kernelforge.agents.builtin.codegen.render import LONG_LINE, Rendered, _with_short_lines, render
 from kernelforge.agents.builtin.coder import readable
 from kernelforge.agents.builtin.design import Design
 from kernelforge.agents.builtin.ir.lowering import quotient
@@ -127,6 +127,15 @@ def test_a_long_line_of_the_plan_is_cut_into_terms(monkeypatch: pytest.MonkeyPat
     assert "part_1 = " in written.plan
     assert not re.search(r"[ (]\(\w+\)", max(written.plan.splitlines(), key=len))
     ran(written, source, OTHER, compiler)
+
+
+def test_a_long_line_of_short_terms_with_attributes_is_cut() -> None:
+    product = '(attrs["heads"] * attrs["windows"])'
+    line = f"rows[n, 256](x, {', '.join(f'i32({product} + {number})' for number in range(60))})"
+    *named, short = _with_short_lines([line])
+    assert named == [f"part_1 = {product[1:-1]}"]
+    assert len(short) < LONG_LINE < len(line)
+    assert short.count("i32(part_1 + ") == 60
 
 
 def test_an_extent_that_begins_with_another_sum_is_written_by_its_name() -> None:

@@ -180,8 +180,10 @@ _PRODUCT = re.compile(r"(?<=\()(\w+(?: \* \w+)+)(?=\))")
 
 LONG_LINE = 1500
 """Characters of a line of the plan, which may have 2000, from which its terms get lines of their own."""
-_BRACKETED = re.compile(r"\(((?:[^(),\[\]\"]|attrs\[\"[^\"]*\"\]){8,})\)")
+_BRACKETED = re.compile(r"\(((?:[^(),\[\]\"]|attrs\[\"[^\"]*\"\])+)\)")
 """Arithmetic without further brackets, in brackets."""
+SHORT_TERM = 8
+"""Characters of a term from which a name is shorter."""
 _ALONE = re.compile(r"(?<![\w\]])\((\w+|attrs\[\"[^\"]*\"\])\)")
 """A name in brackets that are no call's."""
 
@@ -336,7 +338,10 @@ def _with_short_lines(lines: list[str]) -> list[str]:
     for line in lines:
         if len(line) > LONG_LINE:
             line = _ALONE.sub(r"\1", line)
-        while len(line) > LONG_LINE and (terms := Counter(_BRACKETED.findall(line))):
+        while len(line) > LONG_LINE:
+            terms = Counter(text for text in _BRACKETED.findall(line) if len(text) >= SHORT_TERM)
+            if not terms:
+                break
             term = max(terms, key=lambda text: terms[text] * len(text))
             number += 1
             name = f"part_{number}"
