@@ -367,8 +367,8 @@ def test_a_sample_is_evaluated_again_and_a_wrong_kernel_that_claims_ok_is_found(
 
     def wrong(data: dict[str, Any]) -> None:
         candidate = row_of(data, "transpose")["best"]["candidate"]
-        assert candidate["source"].count("] = ") > 0
-        candidate["source"] = candidate["source"].replace("] = ", "] = 2.0f * ")
+        assert candidate["source"].count("= pack.v[k];") > 0
+        candidate["source"] = candidate["source"].replace("= pack.v[k];", "= 2.0f * pack.v[k];")
 
     suite = core()
     text = {}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kernelforge.evaluation.pool import EvaluatorPool
-from kernelforge.run import runner
+from kernelforge.evaluation.remote import machines
 
 
 @pytest.fixture(scope="session")
@@ -36,5 +36,5 @@ def warm_workshop(kept_workshops: Callable[..., EvaluatorPool]) -> Iterator[None
         def warm(device: str, **how: Any) -> AbstractContextManager[EvaluatorPool]:
             return nullcontext(kept_workshops(device, **how))
 
-        patch.setattr(runner, "EvaluatorPool", warm)
+        patch.setattr(machines, "EvaluatorPool", warm)
         yield

@@ -17,8 +17,8 @@ from kernelforge.devices.cuda.session import CudaSession
 from kernelforge.devices.cuda.target import GpuInfo
 from kernelforge.evaluation.oracle.client import Oracle, OracleFacts
 from kernelforge.evaluation.pool import EvaluatorPool
+from kernelforge.evaluation.remote import machines
 from kernelforge.records import Origin, Profile, Roofline, SizeFacts, Task
-from kernelforge.run import runner
 from kernelforge.sandbox import Zygote
 from tests.devices.cuda.fake_timer import FakeTimer
 from tests.devices.cuda.software import with_ptx
@@ -141,6 +141,6 @@ def use_software_gpu(patch: pytest.MonkeyPatch) -> list[SoftwareWorkshop]:
     gpu = GpuInfo(0, "Software GPU", "GPU-0", 1 << 30, "580.159.03", "13.0")
     patch.setattr(discovery, "gpus", lambda: (gpu,))
     patch.setattr(discovery, "unusable", lambda gpu, runtime=None: None)
-    patch.setattr(runner, "EvaluatorPool", workshop)
+    patch.setattr(machines, "EvaluatorPool", workshop)
     patch.setattr("kernelforge.evaluation.stages.full_size_measured.CandidateTimer", FakeTimer)
     return opened

@@ -19,6 +19,7 @@ from rich.console import Console, RenderableType
 from kernelforge.devices.base import Device
 from kernelforge.errors import DeviceError
 from kernelforge.evaluation.pool import EvaluatorPool
+from kernelforge.evaluation.remote import machines
 from kernelforge.leaderboard.make_entry import make_entry
 from kernelforge.leaderboard.verify import verify
 from kernelforge.records import (
@@ -35,7 +36,7 @@ from kernelforge.records import (
 from kernelforge.report import RunRecords, attempt_view, export_lines, leaderboard, run_view
 from kernelforge.report.terminal import attempt_lines, leaderboard_lines, run_lines
 from kernelforge.rewards import reward
-from kernelforge.run import StopSignal, resume_run, runner, start_run
+from kernelforge.run import StopSignal, resume_run, start_run
 from kernelforge.sandbox import Zygote, select_tier
 from kernelforge.tasks import load_suite, load_task
 from kernelforge.tasks.suites import size_source
@@ -104,7 +105,7 @@ class Runs:
         self.watcher = Watcher()
         self.thorough = True
         """Candidates are profiled, and those of a task timed against compiled code too."""
-        patch.setattr(runner, "EvaluatorPool", self._workshop)
+        patch.setattr(machines, "EvaluatorPool", self._workshop)
         patch.setattr("kernelforge.evaluation.stages.full_size_measured.CandidateTimer", FakeTimer)
 
     def _workshop(self, device: str, **how: Any) -> EvaluatorPool:
