@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -25,7 +26,7 @@ from kernelforge.hardware.specs import DeviceSpec
 from kernelforge.prediction import predict_baseline
 from kernelforge.profiling.floor import attainable_us
 from kernelforge.records import SizeFacts, content_hash, first_fault
-from kernelforge.sandbox import Zygote
+from kernelforge.sandbox import Child, Zygote
 from kernelforge.sandbox.policy import Limits, role_policy
 from kernelforge.tasks.constants import MOST_SOURCE_BYTES
 from kernelforge.tasks.files import read_plain_file
@@ -133,25 +134,39 @@ def capture_record(graph: CapturedGraph, model: Source, inputs: Source, module: 
     )
 
 
-def capture_graph(
-    model: Source, inputs: Source, module: str, *, allow_unconfined: bool, timeout_s: float
-) -> CapturedGraph:
-    """The graph of a model, or of a part of it; arguments and errors are those of :func:`capture_model`."""
-    request = {
+@contextmanager
+def model_child(role: str, *, allow_unconfined: bool, timeout_s: float) -> Iterator[Child]:
+    """A jailed child that runs a user's model.
+
+    Args:
+        role: Module that the child runs.
+        allow_unconfined: Run it without a jail where none works.
+        timeout_s: Longest wait for the child.
+    """
+    policy = replace(role_policy("oracle"), module=role)
+    limits = Limits(wall_s=timeout_s, cpu_s=2 * timeout_s, memory_bytes=MEMORY_BYTES)
+    with Zygote("oracle", allow_unconfined=allow_unconfined, policy=policy) as zygote, zygote.spawn(limits) as child:
+        yield child
+
+
+def source_request(model: Source, inputs: Source, module: str) -> dict[str, Any]:
+    """Request from which such a child makes the model and its arguments."""
+    return {
         "source": model.text,
         "model": model.function,
         "inputs_source": inputs.text,
         "inputs": inputs.function,
         "module": module,
     }
-    policy = replace(role_policy("oracle"), module=_MODULE)
-    limits = Limits(wall_s=timeout_s, cpu_s=2 * timeout_s, memory_bytes=MEMORY_BYTES)
+
+
+def capture_graph(
+    model: Source, inputs: Source, module: str, *, allow_unconfined: bool, timeout_s: float
+) -> CapturedGraph:
+    """The graph of a model, or of a part of it; arguments and errors are those of :func:`capture_model`."""
     try:
-        with (
-            Zygote("oracle", allow_unconfined=allow_unconfined, policy=policy) as zygote,
-            zygote.spawn(limits) as child,
-        ):
-            reply = child.call(request, timeout_s=timeout_s).data
+        with model_child(_MODULE, allow_unconfined=allow_unconfined, timeout_s=timeout_s) as child:
+            reply = child.call(source_request(model, inputs, module), timeout_s=timeout_s).data
     except ChildTimeout:
         raise TaskError(
             f"the model is not captured after {timeout_s:g} s; give --timeout more seconds, or capture a part by "
@@ -159,15 +174,16 @@ def capture_graph(
         ) from None
     except ChildDied as error:
         raise TaskError(
-            f"the model's process ended while it was captured ({_line(error)}); if it takes too much memory, make the "
-            "model smaller, or capture a part by --module"
+            f"the model's process ended while it was captured ({first_line(error)}); if it takes too much memory, make "
+            "the model smaller, or capture a part by --module"
         ) from error
     if "error" in reply:
-        raise TaskError(f"{model.path}: {_line(reply['error'])}")
+        raise TaskError(f"{model.path}: {first_line(reply['error'])}")
     return read_graph(reply)
 
 
-def _line(error: object) -> str:
+def first_line(error: object) -> str:
+    """The first line of a message of third-party code, or words for none."""
     return (str(error).strip().splitlines() or ["no message"])[0][:1000]
 
 

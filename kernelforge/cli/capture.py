@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kernelforge.cli.support.options import JsonOption, UnconfinedOption, console, print_view
+from kernelforge.cli.support.options import (
+    InputsOption,
+    JsonOption,
+    ModelArgument,
+    ModuleOption,
+    UnconfinedOption,
+    console,
+    model_sources,
+    print_view,
+)
 from kernelforge.errors import UsageError
 
 if TYPE_CHECKING:
@@ -18,20 +27,9 @@ if TYPE_CHECKING:
 
 
 def capture(
-    model: Annotated[
-        str, typer.Argument(metavar="FILE.py:FUNCTION", help="The function that returns the model, an nn.Module.")
-    ],
-    inputs: Annotated[
-        str | None,
-        typer.Option(
-            "--inputs",
-            metavar="FILE.py:FUNCTION",
-            help="The function that returns the model's arguments: a list, or a dict of keyword arguments.",
-        ),
-    ] = None,
-    module: Annotated[
-        str, typer.Option("--module", metavar="NAME", help="Only this part of the model, such as layers.0.mlp.")
-    ] = "",
+    model: ModelArgument,
+    inputs: InputsOption = None,
+    module: ModuleOption = "",
     device: Annotated[
         str, typer.Option("--device", metavar="NAME", help="The emulated device that times are predicted for.")
     ] = "emulated:h100",
@@ -60,23 +58,21 @@ def capture(
 
     Leaves with 1 if --output could write no group.
     """
-    if inputs is None:
-        raise UsageError("the model needs arguments: add --inputs FILE.py:FUNCTION, a function that returns them")
     if output is None and (write or top):
         raise UsageError("--write and --top choose what a suite gets: add --output FOLDER, which is made")
     if write and top:
         raise UsageError("--write and --top both choose groups; give one of them")
-    from kernelforge.capture.client import Source, capture_model
+    from kernelforge.capture.client import capture_model
     from kernelforge.report.terminal.capture import capture_lines
     from kernelforge.tasks.loaders.write_suite import Origin, refuse_other_folder
 
-    source = Source.of(model, "MODEL")
+    source, inputs_source = model_sources(model, inputs)
     origin = Origin("capture", Path(":".join(filter(None, (str(source.path), source.function, module)))))
     if output is not None:
         refuse_other_folder(output, origin)
     captured = capture_model(
         source,
-        Source.of(inputs, "--inputs", default=source.path),
+        inputs_source,
         _spec(device),
         module=module,
         allow_unconfined=allow_unconfined,

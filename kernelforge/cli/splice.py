@@ -7,29 +7,26 @@ from typing import Annotated
 
 import typer
 
-from kernelforge.cli.support.options import JsonOption, UnconfinedOption, print_view
+from kernelforge.cli.support.options import (
+    InputsOption,
+    JsonOption,
+    ModelArgument,
+    ModuleOption,
+    UnconfinedOption,
+    model_sources,
+    print_view,
+)
 from kernelforge.errors import UsageError
 
 
 def splice(
-    model: Annotated[
-        str, typer.Argument(metavar="FILE.py:FUNCTION", help="The function that returns the model, an nn.Module.")
-    ],
-    inputs: Annotated[
-        str | None,
-        typer.Option(
-            "--inputs",
-            metavar="FILE.py:FUNCTION",
-            help="The function that returns the model's arguments: a list, or a dict of keyword arguments.",
-        ),
-    ] = None,
+    model: ModelArgument,
+    inputs: InputsOption = None,
     package: Annotated[
         list[Path] | None,
         typer.Option("--package", metavar="FOLDER", help="A folder of `kernelforge package`; repeat for more."),
     ] = None,
-    module: Annotated[
-        str, typer.Option("--module", metavar="NAME", help="Only this part of the model, such as layers.0.mlp.")
-    ] = "",
+    module: ModuleOption = "",
     device: Annotated[
         str, typer.Option("--device", metavar="NAME", help="The emulated device that the packages were evaluated on.")
     ] = "emulated:h100",
@@ -43,19 +40,16 @@ def splice(
 
     Leaves with 1 unless the outputs were compared and are equal within the tolerance.
     """
-    if inputs is None:
-        raise UsageError("the model needs arguments: add --inputs FILE.py:FUNCTION, a function that returns them")
+    model_source, inputs_source = model_sources(model, inputs)
     if not package:
         raise UsageError("name what to put into the model: add --package FOLDER, as `kernelforge package` writes it")
-    from kernelforge.capture.client import Source
     from kernelforge.devices import check_device
     from kernelforge.packaging.splice_check import splice_model
     from kernelforge.report.terminal.splice import splice_lines
 
-    source = Source.of(model, "MODEL")
     checked = splice_model(
-        source,
-        Source.of(inputs, "--inputs", default=source.path),
+        model_source,
+        inputs_source,
         package,
         check_device(device),
         module=module,

@@ -130,7 +130,7 @@ def _interval(values: Sequence[float]) -> Interval:
 
 
 def kernels_of(trace: OperatorTrace, spec: DeviceSpec, positions: Sequence[int] | None = None) -> Kernels:
-    """Kernels of a model, or of the operators at some positions of its trace, each as often as it is named."""
+    """Kernels of a model, or of the operators at some positions of its trace; a repeated position counts again."""
     times = predict_baseline(trace, spec).per_operator
     counts = Counter(positions) if positions is not None else {at: part.calls for at, part in enumerate(times)}
     by_kind: dict[str, float] = {}

@@ -9,14 +9,20 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from pydantic import Field, ValidationError
 
 from kernelforge.candidate import ResolvedPlan, parse_plan
-from kernelforge.capture.client import MEMORY_BYTES, Source, capture_graph, capture_record
+from kernelforge.capture.client import (
+    Source,
+    capture_graph,
+    capture_record,
+    first_line,
+    model_child,
+    source_request,
+)
 from kernelforge.capture.records import Capture, CapturedFile, CapturedGraph
 from kernelforge.devices import make_device
 from kernelforge.devices.base import EMULATED_RUN_LIMIT_S, RunFailure, RunRequest, Session
@@ -37,8 +43,6 @@ from kernelforge.packaging.manifest import PackagedSpeedup, module_folder, read_
 from kernelforge.packaging.matching import Match, match_packages
 from kernelforge.records import Comparison
 from kernelforge.records.base import Record
-from kernelforge.sandbox import Zygote
-from kernelforge.sandbox.policy import Limits, role_policy
 from kernelforge.sandbox.shared_memory import Blob
 from kernelforge.utils.closing import Closing
 from kernelforge.version import __version__
@@ -354,21 +358,12 @@ def _check(
     if not calls:
         return ModelCheck(verdict="not compared", message="no call of the model is replaced")
     request = {
-        "source": model.text,
-        "model": model.function,
-        "inputs_source": inputs.text,
-        "inputs": inputs.function,
-        "module": module,
+        **source_request(model, inputs, module),
         "nodes": {node.name: node.op for node in graph.nodes if node.kind == "op"},
         "calls": [call for of_package in calls for call in of_package],
     }
-    policy = replace(role_policy("oracle"), module=_MODULE)
-    limits = Limits(wall_s=timeout_s, cpu_s=2 * timeout_s, memory_bytes=MEMORY_BYTES)
     try:
-        with (
-            Zygote("oracle", allow_unconfined=allow_unconfined, policy=policy) as zygote,
-            zygote.spawn(limits) as child,
-        ):
+        with model_child(_MODULE, allow_unconfined=allow_unconfined, timeout_s=timeout_s) as child:
             frame = child.call(request, timeout_s=timeout_s)
             while "package" in frame.data:
                 try:
@@ -382,7 +377,7 @@ def _check(
     except ChildTimeout:
         return _unjudged(f"the model has not run after {timeout_s:g} s; give --timeout more seconds", operators)
     except ChildDied as error:
-        return _unjudged(f"the model's process ended ({str(error).splitlines()[0]})", operators)
+        return _unjudged(f"the model's process ended ({first_line(error)})", operators)
     except DeviceError as error:
         return _unjudged(str(error), operators)
     return _verdict(frame.data, operators)

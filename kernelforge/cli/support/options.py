@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
     from rich.console import Console, RenderableType
 
+    from kernelforge.capture.client import Source
     from kernelforge.records import Budget, Limits, LLMSettings, MeasureSettings, Task
     from kernelforge.sandbox import Zygote
     from kernelforge.store import Store
@@ -34,6 +35,36 @@ class Protocol(StrEnum):
 
     KERNELFORGE = "kernelforge"
     KERNELBENCH = "kernelbench"
+
+
+ModelArgument = Annotated[
+    str, typer.Argument(metavar="FILE.py:FUNCTION", help="The function that returns the model, an nn.Module.")
+]
+InputsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--inputs",
+        metavar="FILE.py:FUNCTION",
+        help="The function that returns the model's arguments: a list, or a dict of keyword arguments.",
+    ),
+]
+ModuleOption = Annotated[
+    str, typer.Option("--module", metavar="NAME", help="Only this part of the model, such as layers.0.mlp.")
+]
+
+
+def model_sources(model: str, inputs: str | None) -> tuple[Source, Source]:
+    """The functions that make a user's model and its arguments; these are in the model's file where none is named.
+
+    Raises:
+        UsageError: there are no arguments, or a file cannot be read.
+    """
+    if inputs is None:
+        raise UsageError("the model needs arguments: add --inputs FILE.py:FUNCTION, a function that returns them")
+    from kernelforge.capture.client import Source
+
+    source = Source.of(model, "MODEL")
+    return source, Source.of(inputs, "--inputs", default=source.path)
 
 
 RuntimeOption = Annotated[Runtime | None, typer.Option("--runtime", help="What talks to the GPU's driver.")]

@@ -90,7 +90,7 @@ class _ColumnWriter(RowWriter):
         if length > parts * MOST_THREADS * LONGEST_RUN:
             raise UnsupportedError("a thread would add up too many terms")
         if self.parts and root is not self.reduces[0]:
-            raise UnsupportedError("results of parts are stored as they are")
+            raise UnsupportedError("results of parts are stored without further operators")
         self.again = len(self.reduces) + self.maps > 1
         if self.again and length < SHORT_COLUMN:
             raise UnsupportedError("columns that several passes read are too short for several threads")

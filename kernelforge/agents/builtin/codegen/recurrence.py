@@ -20,7 +20,7 @@ def recurrence_kernel(name: str, root: Value, stored: frozenset[Value]) -> Kerne
         UnsupportedError: the root does more than that, or computes in another type than ``float``.
     """
     if not isinstance(root, Recurrence):
-        raise UnsupportedError("a recurrence is stored as it is")
+        raise UnsupportedError("a recurrence is stored without further operators")
     if root.dtype is not DType.FLOAT32:
         raise UnsupportedError(f"the built-in Coder knows recurrent layers of float32 only, not of {root.dtype}")
     em = LoopEmitter(stored - {root})
