@@ -96,7 +96,7 @@ def test_the_metadata_says_which_pythons_and_extras_there_are(metadata: Message)
     assert metadata["Name"] == PROJECT["name"] == DISTRIBUTION
     assert set(metadata["Requires-Python"].split(",")) == {">=3.11", "<3.14"}
     extras = ["gpu", "gpu12", "pycuda", "cutlass", "curand", "curand12", "server", "ray", "mcp", "datasets", "figures"]
-    assert metadata.get_all("Provides-Extra") == sorted([*extras, "modal", "triton", "dev"])
+    assert metadata.get_all("Provides-Extra") == sorted([*extras, "metrics", "modal", "triton", "dev"])
 
 
 def test_gpu_packages_are_asked_for_by_extras_only() -> None:
