@@ -188,7 +188,9 @@ def test_a_server_on_many_nodes_has_a_cluster_and_a_token_of_its_own_and_leaves_
     submit, log = tmp_path / "submit", tmp_path / "log"
     (submit / "sandbox").symlink_to(ROOT / "sandbox")
     programs = {
-        submit / ".venv/bin/ray": f'echo "ray $* $(cat "$RAY_AUTH_TOKEN_PATH")" >> {log}; [ $2 = --head ] || sleep 60',
+        submit / ".venv/bin/ray": (
+            f'echo "ray $* $(cat "$RAY_AUTH_TOKEN_PATH")" >> {log}; [[ "$*" != *--block ]] || exec sleep 60'
+        ),
         submit / ".venv/bin/kernelforge": (
             f'echo "$*" >> "$KERNELFORGE_RESULTS/kernelforge.db"; [ "$1" = token ] && exit 0; '
             f"until grep -q ^ray.*--block {log}; do sleep 0.05; done; exit 3"
