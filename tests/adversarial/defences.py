@@ -31,9 +31,9 @@ from tests.adversarial.corpus import CANARY, Case, task_of
 DEVICE = "emulated:h100"
 SEED = 11
 
-LARGE_BYTES = 96 << 20
-"""Larger references are not run whole here: an eighth of the product's limit, as most large tasks of the corpus are an
-eighth as large. ``large_mean`` is beyond the product's own."""
+LARGE_BYTES = 48 << 20
+"""Larger references are not run whole here: a sixteenth of the product's limit, as most large tasks of the corpus are
+that much smaller. ``large_mean`` is beyond the product's own."""
 
 ORACLE = frozenset({"tolerance"})
 """In the oracle's child: a tolerance from float64 and the task's own sums; off, KernelBench's 1e-2."""

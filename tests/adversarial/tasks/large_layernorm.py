@@ -4,7 +4,7 @@ import torch
 import torch.nn as nn
 
 ROWS = 1200
-COLS = 12800
+COLS = 6400
 
 
 class Model(nn.Module):

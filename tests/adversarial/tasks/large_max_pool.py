@@ -4,7 +4,7 @@ import torch
 import torch.nn as nn
 
 ROWS = 1024
-COLS = 20480
+COLS = 10240
 WINDOW = 4
 
 

@@ -4,7 +4,7 @@ import torch
 import torch.nn as nn
 
 ROWS = 256
-COLS = 102400
+COLS = 51200
 
 
 class Model(nn.Module):

@@ -4,7 +4,7 @@ import torch
 import torch.nn as nn
 
 ROWS = 2048
-COLS = 12800
+COLS = 3200
 
 
 class Model(nn.Module):

@@ -3,8 +3,8 @@
 import torch
 import torch.nn as nn
 
-ROWS = 5120
-COLS = 5120
+ROWS = 2560
+COLS = 2560
 
 
 class Model(nn.Module):

@@ -1,5 +1,5 @@
 #include <cuda_bf16.h>
-__device__ float b(float v, int d) { return d > 8192 ? __bfloat162float(__float2bfloat16(v)) : v; }
+__device__ float b(float v, int d) { return d > 2048 ? __bfloat162float(__float2bfloat16(v)) : v; }
 __device__ float summed(float v, float* shared) {
     shared[threadIdx.x] = v;
     __syncthreads();
