@@ -65,8 +65,10 @@ class RunResult:
     thread_instructions: int | None = None
     seconds: float = 0.0
     """Wall time inside the runner."""
+    forward_instructions: int | None = None
+    """Thread instructions of ``forward`` alone, without ``setup``: what a profile counts."""
     global_sectors: int | None = None
-    """Sectors of 32 bytes that loads and stores requested of global memory."""
+    """Sectors of 32 bytes that loads and stores of ``forward`` requested of global memory."""
 
 
 @dataclass(frozen=True)

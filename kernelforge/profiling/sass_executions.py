@@ -115,6 +115,8 @@ class _Measure:
     """Whether it is of accesses or arithmetic, not of integers that ptxas may compute again elsewhere."""
     rounds: float = math.inf
     """Of the innermost loop of the PTX that the line is in: rounds for each time that it is entered, if known."""
+    branch: bool = False
+    """Whether it is of the branch that a line of the PTX is, which ptxas leaves where it is executed."""
 
 
 def block_executions(
@@ -129,17 +131,32 @@ def block_executions(
         warps: Warps that were launched.
 
     Raises:
-        NoEstimateError: The code has no line table or is too large to solve, or the answer contradicts the PTX.
+        NoEstimateError: The code has no line table, is recursive or is too large to solve, or the answer contradicts
+            the PTX.
     """
     if warps <= 0 or not any(instruction.ptx_line for instruction in function.instructions):
         raise NoEstimateError("its code names no lines of the PTX")
     if len(function.blocks) > MAX_BLOCKS:  # the rows below take time and memory by the square of the blocks
         raise NoEstimateError(f"its code has {len(function.blocks)} basic blocks; at most {MAX_BLOCKS} are solved")
+    if _calls_itself(function):
+        raise NoEstimateError("a function calls itself: how its warps part and join depends on the depth")
     lines = {(instruction.ptx_line, instruction.opcode) for instruction in function.instructions}
     usual = sum(counts.get(line, 0.0) for line, _ in lines)
     executions = _Program(function, _measures(function, ptx, counts), warps, usual).solve()
     _check(function, ptx, counts, executions)
     return executions
+
+
+def _calls_itself(function: SassFunction) -> bool:
+    """Whether a subroutine calls itself, if only by others."""
+    called: dict[int, set[int]] = {}
+    for block in function.blocks:
+        if block.call is not None and block.call not in called:
+            calls = (function.blocks[index].call for index in reachable(function, [block.call]))
+            called[block.call] = {call for call in calls if call is not None}
+    for _ in called:  # paths of calls, each time up to twice as long
+        called = {name: direct.union(*(called[other] for other in direct)) for name, direct in called.items()}
+    return any(name in calls for name, calls in called.items())
 
 
 def _check(
@@ -277,12 +294,14 @@ def _measures(function: SassFunction, ptx: Sequence[str], counts: Mapping[int, f
     measures: dict[_Measure, float] = {}
     rounds, bodies = loop_rounds(ptx, counts), loops(function)
 
-    def add(copied: Sequence[tuple[int, SassInstruction]], line: int, weight: float, short: float) -> None:
+    def add(
+        copied: Sequence[tuple[int, SassInstruction]], line: int, weight: float, short: float, branch: bool = False
+    ) -> None:
         blocks = tuple(sorted(block for block, _ in copied))
         beyond, exact = 1.0, weight >= _ARITHMETIC
         if any(instruction.predicated for _, instruction in copied):
             beyond, short, weight = _BEYOND, 1.0, weight * _PREDICATED
-        total = _Measure(blocks, counts.get(line, 0.0), beyond, short, exact, rounds.get(line, math.inf))
+        total = _Measure(blocks, counts.get(line, 0.0), beyond, short, exact, rounds.get(line, math.inf), branch)
         for measure in _split(total, bodies) if weight >= _ARITHMETIC else [total]:
             measures[measure] = measures.get(measure, 0.0) + weight
 
@@ -299,7 +318,9 @@ def _measures(function: SassFunction, ptx: Sequence[str], counts: Mapping[int, f
         for opcode, form in sorted({(instruction.opcode, instruction.form) for _, instruction in likely}):
             weight = _OTHER if counts.get(line) else _NEVER
             short = 0.0 if opcode.startswith(_OVERHEAD) else 1.0
-            add([copy for copy in likely if (copy[1].opcode, copy[1].form) == (opcode, form)], line, weight, short)
+            branch = opcode.startswith("BRA") and bool(_branch(ptx[line - 1]))
+            alike = [copy for copy in likely if (copy[1].opcode, copy[1].form) == (opcode, form)]
+            add(alike, line, weight, short, branch)
     parts = _parts_of_accesses(ptx, {line: copied for line, (copied, _, _) in corresponding.items()})
     for line, (copied, weight, short) in corresponding.items():
         add([copy for copy in copied if id(copy) not in parts], line, weight, short)
@@ -470,10 +491,10 @@ class _Program:
         return tuple(round(count, digits) for count in executions)
 
     def _busiest(self) -> dict[int, float]:
-        """Blocks, and the largest count of an access or of arithmetic in each, by its copies."""
+        """Blocks, and the largest count of an access, of arithmetic or of a branch in each, by its copies."""
         largest: dict[int, float] = {}
         for measure in self.measures:
-            if measure.exact:
+            if measure.exact or measure.branch:
                 for index in measure.blocks:
                     largest[index] = max(largest.get(index, 0.0), measure.count / len(measure.blocks))
         return largest

@@ -77,6 +77,63 @@ def test_a_plan_that_calls_torch_is_compared_whole_and_has_no_time(
     assert evaluators[-1].evaluate(wrong, seed=11).evaluation.verdict is Verdict.WRONG
 
 
+SHIFTED_KERNEL = """
+extern "C" __global__ void shift(const float* b, float* out, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    float sum = 0.0f;
+    for (int j = 0; j < 200; ++j) sum += b[i < n ? (i + j) % n : 0] * (j == 0);
+    if (i < n) out[i] = sum;
+}
+extern "C" __global__ void add(const float* x, const float* b, float* out, int columns, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) out[i] = x[i] + b[i % columns];
+}
+"""
+SHIFTED_PLAN = """def setup(w):
+    ready = empty_like(w["shift"])
+    shift[1, 128](w["shift"], ready, i32(ready.numel()))
+    return ready
+
+def forward(x):
+    out = empty_like(x)
+    add[ceil_div(x.numel(), 128), 128](x, prepared, out, i32(x.shape[1]), i32(x.numel()))
+    return out
+"""
+SHIFTED = """
+import torch
+
+
+class Model(torch.nn.Module):
+    def __init__(self, columns):
+        super().__init__()
+        self.shift = torch.nn.Parameter(torch.randn(columns))
+
+    def forward(self, x):
+        return x + self.shift
+
+
+ROWS, COLS = 5, 100
+
+
+def get_inputs():
+    return [torch.randn(ROWS, COLS)]
+
+
+def get_init_inputs():
+    return [COLS]
+"""
+
+
+def test_what_setup_executes_is_no_part_of_a_profile(evaluators: list[Evaluator], workshop: EvaluatorPool) -> None:
+    task = axpy_task().model_copy(update={"source": SHIFTED})
+    evaluators.append(workshop.evaluator(task))
+    result = evaluators[-1].evaluate(Candidate(source=SHIFTED_KERNEL, plan=SHIFTED_PLAN), seed=11)
+    assert result.evaluation.verdict is Verdict.OK, result.evaluation.reason
+    assert result.evaluation.performance is not None
+    assert result.profile is not None
+    assert (result.profile.value("ptx__thread_inst_executed.sum") or 0) < 100 * 5 * 100
+
+
 def test_tensors_that_the_device_cannot_hold_are_no_fault_of_the_candidate(
     evaluators: list[Evaluator], workshop: EvaluatorPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -372,9 +372,36 @@ def test_many_integers_that_are_computed_again_do_not_shorten_a_loop() -> None:
     assert executions == pytest.approx([1.0, 1000.0, 1.0], rel=1e-3)
 
 
-def test_an_estimate_far_below_the_ptx_is_refused(read) -> None:
-    with pytest.raises(NoEstimateError, match=r"of [\d,]+ instructions of lines that the code names"):
+def test_integers_that_are_computed_again_before_a_branch_do_not_keep_warps_from_it() -> None:
+    """In a loop around a part that a branch passes over: integers of lines before the loop, then the branch."""
+    stores = [f"st.shared.f32 [%r{number}], %f1;" for number in range(4)]
+    lines = ["@%p1 bra $L__1;", *stores, *("add.s32 %r1, %r1, 1;" for _ in range(60)), "ret;"]
+    names = ["IADD3", *("IADD3" for _ in range(60)), "BRA", *("STS" for _ in stores), "BRA", "EXIT"]
+    of_line = [6, *range(6, 66), 1, 2, 3, 4, 5, 0, 66]
+    targets = {61: (16 * 66,), 66: (16,)}
+    control = Control(1, False, None, None, (), 0)
+    code = [
+        SassInstruction(16 * k, name, 0, k in targets, k in targets, line, control, targets.get(k, ()))
+        for k, (name, line) in enumerate(zip(names, of_line, strict=True))
+    ]
+    counts = {**dict.fromkeys(range(1, 6), 1000.0), **dict.fromkeys(range(6, 67), 1.0)}
+    executions = block_executions(cut_into_blocks("loop", code), lines, counts, 1.0)
+    assert executions == pytest.approx([1.0, 1000.0, 1000.0, 1000.0, 1.0], rel=1e-3)
+
+
+def test_a_function_that_calls_itself_has_no_estimate(read) -> None:
+    with pytest.raises(NoEstimateError, match="a function calls itself"):
         estimated(read, RECURSION)
+
+
+def test_an_estimate_far_below_the_ptx_is_refused(read) -> None:
+    """Code of which loads are executed a thousand times less often than the rest of their loop."""
+    function, ptx = read(LOOP, "total")
+    counts = counted(ptx, 64)
+    rare = [code for code in function.instructions if counts.get(code.ptx_line) == 1.0]
+    once = [code.ptx_line for code in rare if code.name not in ("STG", "EXIT")]
+    with pytest.raises(NoEstimateError, match=r"of [\d,]+ instructions of lines that the code names"):
+        block_executions(function, ptx, counts | dict.fromkeys(once, 50_000.0), 1.0)
 
 
 def test_stores_that_an_estimate_lacks_refuse_it(read) -> None:

@@ -180,9 +180,10 @@ class EmulatedSession:
             except SandboxError:
                 self.close()
                 raise
-        executed = wire.read_count(reply, "thread_instructions")
-        sectors = wire.read_count(reply, "global_sectors")
-        return RunResult(outputs, faults, executed, wire.read_seconds(reply), sectors)
+        executed, forward, sectors = (
+            wire.read_count(reply, name) for name in ("thread_instructions", "forward_instructions", "global_sectors")
+        )
+        return RunResult(outputs, faults, executed, wire.read_seconds(reply), forward, sectors)
 
     def run_part(self, request: RunRequest, elements: Mapping[int, Sequence[int]]) -> PartResult:
         """Run only the blocks that some elements of the outputs need; faults are in the result.

@@ -70,11 +70,12 @@ class Runner:
         start = time.perf_counter()
         outputs: tuple[Blob, ...] = ()
         faults: tuple[RunFailure, ...] = ()
-        executed = sectors = 0
+        executed = sectors = before = sectors_before = 0
         try:
             with closing(Execution(self.build, request)) as execution:
                 try:
                     execution.set_up()
+                    before, sectors_before = execution.thread_instructions, execution.global_sectors
                     for step in request.plan.steps:
                         execution.step(step)
                     outputs = execution.outputs()
@@ -82,7 +83,8 @@ class Runner:
                     executed, sectors = execution.thread_instructions, execution.global_sectors
         except LaunchFailed as error:
             faults = error.faults
-        return RunResult(outputs, faults, executed, time.perf_counter() - start, sectors)
+        seconds = time.perf_counter() - start
+        return RunResult(outputs, faults, executed, seconds, executed - before, sectors - sectors_before)
 
     def run_part(self, request: RunRequest, elements: Mapping[int, Sequence[int]]) -> PartResult:
         """Run only the blocks that some elements of the outputs need; ``elements``: flat indices by output."""
@@ -174,8 +176,8 @@ def serve(channel: Channel) -> None:
             channel.send(_faults([runner]))
         elif data["op"] == "run":
             result = runner.run(request)
-            reply = _faults(result.faults) | {"thread_instructions": result.thread_instructions}
-            channel.send(reply | {"seconds": result.seconds, "global_sectors": result.global_sectors}, result.outputs)
+            counts = ("thread_instructions", "seconds", "forward_instructions", "global_sectors")
+            channel.send(_faults(result.faults) | {name: getattr(result, name) for name in counts}, result.outputs)
         elif data["op"] == "part":
             part = runner.run_part(request, {int(output): indices for output, indices in data["wanted"].items()})
             reply = _faults(part.faults) | {"thread_instructions": part.thread_instructions, "reason": part.reason}

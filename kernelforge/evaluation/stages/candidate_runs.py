@@ -112,6 +112,8 @@ class EvaluationState(BuildState):
     """When the device was acquired; queueing time is not charged to the candidate."""
     executed: int = 0
     """Most thread instructions of any run at the current size."""
+    forward: int = 0
+    """The same without those of ``setup``."""
     sectors: int = 0
     """Most sectors that any run at the current size requested from global memory."""
     source: str = ""
@@ -308,6 +310,7 @@ class CandidateRuns(ExitStack):
         result = session.run(request)
         elapsed = time.perf_counter() - start
         work.executed = max(work.executed, result.thread_instructions or 0)
+        work.forward = max(work.forward, result.forward_instructions or 0)
         work.sectors = max(work.sectors, result.global_sectors or 0)
         # A run that ended in a fault does not say how long it took; the wait was for the kernel all the same.
         spent = elapsed if result.faults else min(result.seconds, elapsed)

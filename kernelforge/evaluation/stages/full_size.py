@@ -166,7 +166,7 @@ class FullSizeStage(ABC):
             result = session.run(replace(self.request(draw, poison), max_thread_instructions=most))
         if result.faults:
             self.runs.refuse(result.faults[0], self.size, draw.family)
-        self.work.executed = max(self.work.executed, result.thread_instructions or 0)
+        self.work.forward = max(self.work.forward, result.forward_instructions or 0)
         comparison = self.compared(draw, {}, [(None, blob) for blob in result.outputs])
         if not comparison.ok:
             self.work.fail(Verdict.WRONG, self.size, draw.family, f"{where}{comparison.message}", comparison.error)
@@ -276,7 +276,7 @@ class ModelledFullSize(FullSizeStage):
     def _compare_complete(self, draw: DrawHandle, profiled: FullSizeResult | None) -> FullSizeResult | None:
         """Run whole, and compare everything; some slices too on inputs of another family, where memory holds what it
         holds before a profile, so that a kernel cannot detect the profiling run and skip work."""
-        self.work.executed = self.work.sectors = 0
+        self.work.forward = self.work.sectors = 0
         session = self.runs.on_device(self.artifact)
         others = self.other_families()
         instructions = None if profiled is None else profiled.instructions
@@ -299,7 +299,7 @@ class ModelledFullSize(FullSizeStage):
 
     def _compare_mean(self, profiled: FullSizeResult) -> FullSizeResult | None:
         """Run whole, and compare the one number with the mean or the sum of the reference on parts of the inputs."""
-        self.work.executed = self.work.sectors = 0
+        self.work.forward = self.work.sectors = 0
         session = self.runs.on_device(self.artifact)
         (poison,) = _full_poisons(self.work.seed, max(profiled.instructions or 0.0, SMALL_SIZE_INSTRUCTIONS + 1))
         with self._inputs() as draw:
@@ -507,7 +507,7 @@ def _counted_less(profiled: FullSizeResult, work: EvaluationState) -> str:
     exact = all(kernel.sampled == 1 for kernel in profile.kernels)
     slack = _EXACT_SLACK if exact else _SAMPLED_SLACK
     instructions, sectors = profiled.instructions, [profile.value(name) for name in _SECTORS]
-    if instructions is not None and work.executed > slack * instructions:
+    if instructions is not None and work.forward > slack * instructions:
         return "instructions"
     sectors.append(profile.value(_BULK_SECTORS) or 0.0)
     if None not in sectors and work.sectors > slack * sum(value or 0.0 for value in sectors):
