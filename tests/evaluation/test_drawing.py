@@ -48,7 +48,9 @@ def drawn(task: Task, seeds: int = 200) -> list[dict[str, int]]:
     return [dict(size.constants) for seed in range(seeds) for size in drawn_sizes(task, seed)]
 
 
-@pytest.mark.parametrize("suite", ["core", "backward", "hpc", "level1", "level2", "level3", "llm", "papers"])
+@pytest.mark.parametrize(
+    "suite", ["core", "backward", "hpc", "level1", "level2", "level3", "llm", "low-precision", "papers"]
+)
 def test_every_shipped_task_has_many(suite: str) -> None:
     for task in shipped(suite):
         rows = drawn(task, 10)

@@ -30,7 +30,7 @@ def evaluator(request: pytest.FixtureRequest, workshop: EvaluatorPool) -> Iterat
     made.oracle.close()
 
 
-@pytest.mark.parametrize("suite", ["core", "level1", "level2", "llm"])
+@pytest.mark.parametrize("suite", ["core", "level1", "level2", "llm", "low-precision"])
 def test_visible_sizes_follow_from_what_authors_see(suite: str) -> None:
     for task in shipped(suite):
         public = tuple(size for size in task.sizes if not size.is_hidden)
