@@ -105,6 +105,27 @@ def model_new_in(text: str) -> str | None:
     return last if _MODEL_NEW.search(last) else None
 
 
+def c_function_in(text: str, name: str) -> Candidate:
+    """Read a C file with a function of this name out of a reply: the last block of C in which it is called so.
+
+    Raises:
+        CandidateError: there is none; the message says what is missing, with the line.
+    """
+    if len(text) > MAX_REPLY_CHARS:
+        raise CandidateError(f"the reply has {len(text):,} characters; the limit is {MAX_REPLY_CHARS:,}")
+    blocks = list(islice(_blocks(_without_thoughts(text.replace("\r\n", "\n").replace("\r", "\n"))), _MAX_BLOCKS + 1))
+    _refuse_unclosed(blocks)
+    called = re.compile(rf"\b{re.escape(name)}\s*\(")
+    answers = [block for block in blocks if block.kind != "plan" and called.search(block.text)]
+    if not answers:
+        raise CandidateError(f"the reply has no ```c block that defines `{name}`{'' if blocks else _excerpt(text)}")
+    _check(answers[-1], "source", MAX_SOURCE_BYTES)
+    if "__global__" in answers[-1].text:
+        line = answers[-1].line
+        raise CandidateError(f"the block on line {line} is CUDA; write a C function that runs on the CPU", line=line)
+    return Candidate(source=answers[-1].text, plan="", lane="c")
+
+
 def _is_plan(block: _Block) -> bool:
     return block.kind == "plan" and _PLAN.search(block.text) is not None
 

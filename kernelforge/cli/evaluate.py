@@ -42,6 +42,7 @@ class CandidateKind(StrEnum):
 
     PLAN = "plan"
     MODELNEW = "modelnew"
+    C = "c"
 
 
 def evaluate(
@@ -49,7 +50,7 @@ def evaluate(
         Path,
         typer.Argument(
             metavar="CANDIDATE",
-            help="A reply as a file: one ```cuda block and one ```python block. Lane modelnew: a Python file.",
+            help="A reply as a file: one ```cuda block and one ```python block. Of other lanes: Python, or C.",
         ),
     ],
     task: Annotated[
@@ -58,7 +59,10 @@ def evaluate(
     ],
     kind: Annotated[
         CandidateKind,
-        typer.Option("--lane", help="plan: device code and launch plan. modelnew: KernelBench's ModelNew class."),
+        typer.Option(
+            "--lane",
+            help="plan: device code and launch plan. modelnew: KernelBench's ModelNew class. c: a C function.",
+        ),
     ] = CandidateKind.PLAN,
     choose: Annotated[
         list[str] | None,
@@ -81,6 +85,13 @@ def evaluate(
     """Evaluate one candidate against one task. Leaves with 0 if it is OK and compared at full size, else with 1."""
     text = read_text(candidate, MAX_FILE_BYTES, what="the candidate", hint="name a file with a Markdown reply")
     choices = _choices(choose or ())
+    if kind is CandidateKind.C:
+        if choices or device not in (None, "cpu"):
+            option = "--choose" if choices else f"--device {device}"
+            raise UsageError(f"{option} is not for lane c: a C function runs on this machine's CPU, as it is")
+        result = _evaluate_c(text, task, seed, allow_unconfined)
+        _show(result, as_json=as_json)
+        raise typer.Exit(0 if result.evaluation.outcome == "OK" else 1)
     measuring = measure_settings(runtime, protocol, sanitizer, measure, approx=approx, screen=screen)
     if device is None:
         device = default_device(opens=True, measure=measuring, allow_unconfined=allow_unconfined)
@@ -134,6 +145,25 @@ def _evaluate_class(
         raise UsageError(f"the file is no candidate: {first_fault(error)}") from error
     loaded = load_task(task_reference(task))
     with open_modelnew(device, measure=measure, allow_unconfined=allow_unconfined, tell=warn) as evaluators:
+        return evaluators.evaluate(loaded, candidate, seed=secrets.randbits(63) if seed is None else seed)
+
+
+def _evaluate_c(text: str, task: str, seed: int | None, allow_unconfined: bool) -> EvaluationResult:
+    """Evaluate a C file with the function of a task that translates C, in a jailed process."""
+    import secrets
+
+    from pydantic import ValidationError
+
+    from kernelforge.records import first_fault
+    from kernelforge.tasks import load_task
+    from kernelforge.translation.evaluator import CEvaluators, c_candidate
+
+    try:
+        candidate = c_candidate(text)
+    except ValidationError as error:
+        raise UsageError(f"the file is no candidate: {first_fault(error)}") from error
+    loaded = load_task(task_reference(task))
+    with CEvaluators(allow_unconfined=allow_unconfined) as evaluators:
         return evaluators.evaluate(loaded, candidate, seed=secrets.randbits(63) if seed is None else seed)
 
 

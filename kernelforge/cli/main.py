@@ -42,6 +42,7 @@ from kernelforge.cli import (
     strategies,
     submit,
     tasks,
+    translate,
 )
 from kernelforge.cli.doctor import host
 from kernelforge.errors import KernelForgeError
@@ -70,6 +71,7 @@ app.command("predict", short_help="Predict times of a matrix product by its tile
 app.command("convert", short_help="Make device code and a plan of a ModelNew.")(convert.convert)
 app.add_typer(import_candidates.app, name="import", short_help="Import candidates that others published.")
 app.command("run", short_help="Write and improve kernels for a suite.")(run.run)
+app.command("translate", short_help="Let a Coder write C for CUDA.")(translate.translate)
 app.command("strategies", short_help="List the search methods and their options.")(strategies.strategies)
 app.command("resume", short_help="Go on with a run.")(run.resume)
 app.command("show", short_help="Show a run, a task's lineage, or an attempt.")(show.show)

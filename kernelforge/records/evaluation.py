@@ -10,7 +10,7 @@ from typing import Final, Literal
 from pydantic import Field, FiniteFloat, field_validator, model_validator
 
 from kernelforge.records.base import Record, content_hash
-from kernelforge.records.task import DRAWN_SIZE, Build
+from kernelforge.records.task import DRAWN_SIZE, Build, Lane
 from kernelforge.records.timing import Timing
 
 
@@ -385,8 +385,8 @@ class Evaluation(Record):
     reason: str = ""
     """Empty for OK; otherwise the reason, for a Coder and for people."""
     build: Build | None = None
-    lane: Literal["plan", "modelnew"] = "plan"
-    """Kind of the candidate. ``modelnew`` has host code and no build, and earns no reward by default."""
+    lane: Lane = "plan"
+    """Kind of the candidate. ``modelnew`` and ``c`` have host code and no build, and earn no reward by default."""
     correctness: Correctness | None = None
     performance: Performance | None = None
     screening: Screening | None = None

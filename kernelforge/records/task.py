@@ -147,6 +147,9 @@ class Task(Record):
     """Python text with ``Model``, ``get_inputs`` and ``get_init_inputs``."""
     c_source: str = ""
     """Sequential C for the Coder to translate, shown in place of ``source``, which stays the oracle; or empty."""
+    translation: str = ""
+    """A right candidate of a task with ``c_source``, as a reply: translations in either direction are compared with it
+    or made of it. Empty where there is none."""
     sizes: tuple[Size, ...]
     policy: TaskPolicy = TaskPolicy()
     license: str = ""
@@ -170,11 +173,10 @@ class Task(Record):
 
     @property
     def digest(self) -> str:
-        """Hash of the content, which its licence is no part of. A task without ``c_source`` has the same digest as
-        before that field existed."""
-        return content_hash(
-            self.model_dump(mode="json", exclude={"license"} if self.c_source else {"c_source", "license"})
-        )
+        """Hash of the content, which its licence and its known translation are no part of. A task without ``c_source``
+        has the same digest as before that field existed."""
+        left_out = {"license", "translation"} if self.c_source else {"c_source", "license", "translation"}
+        return content_hash(self.model_dump(mode="json", exclude=left_out))
 
     def size(self, name: str) -> Size:
         for size in self.sizes:
@@ -308,6 +310,8 @@ MAX_SOURCE_BYTES = 256 * 1024
 MAX_PLAN_BYTES = 256 * 1024
 """Reading a plan takes time in proportion to its length, at most some seconds for this one; that of a network with a
 hundred layers has 200 KiB."""
+Lane = Literal["plan", "modelnew", "c"]
+"""Kind of a candidate: device code with a launch plan, a class ``ModelNew``, or a C function."""
 Language = Literal["cuda", "triton"]
 LanguageChoice = Literal["cuda", "triton", "any"]
 """Language that replies are written in."""
@@ -322,14 +326,15 @@ def language_of(source: str) -> Language:
 class Candidate(Record):
     """Device source in CUDA C++ or Triton and its launch plan, named by the hash of both.
 
-    A candidate of kind ``modelnew`` is a Python file with a class ``ModelNew``; it has no plan.
+    A candidate of lane ``modelnew`` is a Python file with a class ``ModelNew``, one of lane ``c`` a C file with the
+    function that a task translates; neither has a plan.
     """
 
     source: str = Field(min_length=1)
     plan: str
     choices: dict[str, int] = {}
     """Values of the plan's ``# tune:`` names; a name left out takes its first value."""
-    lane: Literal["plan", "modelnew"] = "plan"
+    lane: Lane = "plan"
 
     @field_validator("source")
     @classmethod
@@ -348,14 +353,15 @@ class Candidate(Record):
     @model_validator(mode="after")
     def _a_plan_or_none(self) -> Candidate:
         if (self.lane == "plan") != bool(self.plan):
-            raise ValueError("a candidate has a launch plan, one of lane 'modelnew' has none")
-        if self.lane == "modelnew" and self.choices:
-            raise ValueError("a candidate of lane 'modelnew' has no choices: it has no plan to make them in")
+            raise ValueError("a candidate has a launch plan, one of lane 'modelnew' or 'c' has none")
+        if self.lane != "plan" and self.choices:
+            raise ValueError(f"a candidate of lane {self.lane!r} has no choices: it has no plan to make them in")
         return self
 
     @property
     def language(self) -> Language | None:
-        """The language of its kernels, which follows from the source; None of a class ``ModelNew``, which can mix."""
+        """The language of its kernels, which follows from the source; None of a class ``ModelNew``, which can mix, and
+        of a C function, which has none."""
         return language_of(self.source) if self.lane == "plan" else None
 
     @property

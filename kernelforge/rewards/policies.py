@@ -568,6 +568,8 @@ def _never_scored(evaluation: Evaluation, policy: RewardPolicy | None) -> str:
         return f"it could not be evaluated: {evaluation.reason}"
     if evaluation.passed_over:
         return "it was not measured, for others of its round were predicted to be faster"
+    if evaluation.lane == "c":
+        return "a C function runs on the CPU, and no policy rewards that"
     if evaluation.lane == "modelnew" and not (policy is not None and policy.rewards_host_code):
         return f"a ModelNew that ran as it is holds host code, which no policy but {MODELNEW_POLICY} rewards"
     return "it ran without a jail, which is never rewarded" if evaluation.fingerprint.jail == "none" else ""

@@ -24,6 +24,7 @@ from kernelforge.tasks.files import (
     parse_task_file,
     read_c_source,
     read_task_source,
+    read_translation,
 )
 
 _MOST_TASKS = 10_000
@@ -88,6 +89,9 @@ def _base_task(folder: Path, manifest: Manifest, entry: Entry) -> Task:
     where, path = _where(folder, entry), entry_path(folder, entry)
     parsed = parse_task_file(read_task_source(path), str(path))
     c_source = "" if entry.c_source is None else read_c_source(_inside(folder, entry, entry.c_source))
+    if entry.translation is not None and not c_source:
+        raise TaskError(f"{where}: translation belongs to a task with c_source, and there is none")
+    translation = "" if entry.translation is None else read_translation(_inside(folder, entry, entry.translation))
     sizes = [Size(name="full")]
     template = Template(parsed.source, parsed.tree)
     try:
@@ -103,6 +107,7 @@ def _base_task(folder: Path, manifest: Manifest, entry: Entry) -> Task:
             tags=tuple(dict.fromkeys((*manifest.tags, *entry.tags))),
             source=parsed.source,
             c_source=c_source,
+            translation=translation,
             sizes=tuple(sizes),
             policy=TaskPolicy.model_validate({**manifest.policy, **entry.policy}),
             license=manifest.license if entry.license is None else entry.license,

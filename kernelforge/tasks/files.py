@@ -129,6 +129,15 @@ def read_c_source(path: Path) -> str:
     return text
 
 
+def read_translation(path: Path) -> str:
+    """Text of the right candidate of a translation task, as a reply.
+
+    Raises:
+        TaskError: the file is missing, is not text, or is over 64 KiB.
+    """
+    return _read_text(path, _MAX_C_BYTES, "reply", "; translation names a file in the suite's folder")
+
+
 def _read_text(path: Path, most: int, what: str, advice: str, *, within: Path | None = None) -> str:
     """A text file of at most ``most`` bytes; ``advice`` is what its absence is answered with."""
     try:
@@ -186,6 +195,8 @@ class Entry(BaseModel):
     name: Plain
     file: Plain | None = None
     c_source: Plain | None = None
+    translation: Plain | None = None
+    """A reply with a right candidate, for a task with ``c_source``."""
     title: str | None = None
     level: int | None = None
     tags: list[str] = []

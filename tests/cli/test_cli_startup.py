@@ -52,7 +52,7 @@ def test_the_verbs_are_these():
         "splice", "strategies", "submit", "tasks audit", "tasks check",
         "tasks import", "tasks list", "tasks show", "tasks suites", "token create", "token limit", "token list",
         "token revoke", "token rotate",
-        "view",
+        "translate", "view",
     ]  # fmt: skip
 
 

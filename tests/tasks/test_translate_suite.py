@@ -12,6 +12,10 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
+from kernelforge.candidate import parse_reply
+from kernelforge.evaluation.pool import EvaluatorPool
+from kernelforge.evaluation.stages.candidate_runs import EvaluationState
+from kernelforge.evaluation.stages.correctness import CorrectnessStage
 from kernelforge.records import Task
 from kernelforge.tasks import parse_task_file, size_source
 from tests.support.shipped_prompts import shipped
@@ -118,3 +122,19 @@ def test_the_oracle_computes_what_the_c_function_does(task: Task, size: str, lib
         else:
             scale = want.abs() + want.square().mean().sqrt()
             assert float(((got - want).abs() / scale).max()) < 2**-18
+
+
+@each_task
+def test_the_known_translation_is_right(task: Task, workshop: EvaluatorPool) -> None:
+    """At the small and two hidden sizes, by all input families, on the emulated device."""
+    sizes = tuple(size for size in task.sizes if size.name in ("full", *SIZES))
+    candidate = parse_reply(task.translation)
+    evaluator = workshop.evaluator(task.model_copy(update={"sizes": sizes}))
+    work = EvaluationState(seed=7, source=candidate.source)
+    try:
+        evaluator.prepare(candidate, work)
+        with evaluator.runs(work) as runs:
+            CorrectnessStage(runs, ()).check_all(candidate, evaluator.compiler)
+    finally:
+        evaluator.close()
+    assert {check.size: check.status for check in work.checks}.items() >= dict.fromkeys(SIZES, "passed").items()

@@ -27,7 +27,7 @@ from kernelforge.agents.prompting.sizes import shared_text, sizes_text, symbolic
 from kernelforge.agents.prompting.text import fenced, inline, tensors
 from kernelforge.errors import UsageError
 from kernelforge.llm.base import Prompt
-from kernelforge.records import AgentName, Task
+from kernelforge.records import AgentName, Candidate, Task, TaskFacts
 from kernelforge.tasks.files import parse_task_file
 from kernelforge.tasks.suites import data_path
 
@@ -85,6 +85,23 @@ def render(template: str, agent: AgentName, brief: TaskContext, **context: Any) 
         preamble += environment.get_template("triton.md.j2").render(shared).strip() + "\n\n"
     request = environment.get_template(f"{template}.md.j2").render({**shared, **context}).strip() + "\n"
     return Prompt(preamble + request, stable=len(preamble))
+
+
+def render_translation(task: Task, facts: TaskFacts, original: Candidate, declaration: str) -> Prompt:
+    """The prompt that asks for the C function of a task of which the CUDA is shown.
+
+    Args:
+        task: a task with a C function, which is not shown.
+        facts: of the task at visible sizes.
+        original: the device code and the launch plan to translate.
+        declaration: of the function in C.
+
+    Raises:
+        UsageError: the installation lacks the template.
+    """
+    context = {"task": task, "facts": facts, "original": original, "declaration": declaration, "limits": LIMITS}
+    text = _environment().get_template("translate-c.md.j2").render(context).strip() + "\n"
+    return Prompt(text, stable=len(text))
 
 
 def launch_plan_page(brief: TaskContext | None = None) -> str:

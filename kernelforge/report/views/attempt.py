@@ -92,8 +92,9 @@ def _judged(name: Stage, evaluation: Evaluation, checks: Sequence[SizeCheck]) ->
     if ended:
         return "failed", evaluation.reason
     reached = evaluation.verdict is Verdict.OK or _ORDER.index(evaluation.stage) > _ORDER.index(name)
-    if evaluation.lane == "modelnew" and name in _OF_BUILD:
-        return "not applicable", "a ModelNew class is Python: it has no launch plan and no build of ours"
+    if evaluation.lane != "plan" and name in _OF_BUILD:
+        what = "a ModelNew class is Python" if evaluation.lane == "modelnew" else "a C function runs on the CPU"
+        return "not applicable", f"{what}: it has no launch plan and no build of ours"
     if name in ("small", "hidden", "full"):
         return _at_sizes(checks, reached)
     if name == "sanitizer":

@@ -20,7 +20,7 @@ from pydantic import TypeAdapter
 from kernelforge.client.models import Fault, FaultCode, Job, RewardResult, TrainingStage
 from kernelforge.errors import StoreError, UsageError
 from kernelforge.evaluation.stages.programs import Original, Program, shared
-from kernelforge.records import Build, Evaluation, Fingerprint, Origin, Profile, Task, Verdict
+from kernelforge.records import Build, Evaluation, Fingerprint, Lane, Origin, Profile, Task, Verdict
 from kernelforge.records.evaluation import without_prediction
 from kernelforge.rewards import POLICIES, Context, components, reward, unscored
 from kernelforge.server.base import DATABASE_NAME, LRUCache
@@ -120,7 +120,7 @@ def not_run(
     task: str,
     fingerprint: Fingerprint,
     reason: str,
-    lane: Literal["plan", "modelnew"] = "plan",
+    lane: Lane = "plan",
 ) -> Evaluation:
     """The evaluation of a candidate that the device cannot run, for its author: as if it had failed there.
 

@@ -1,0 +1,306 @@
+"""The evaluation of a C function: compile it in a jail, then every size and input family against the oracle.
+
+As for kernels, expected outputs stay with the oracle, which also compares. The candidate's process has neither them nor
+a seed. It is called twice at each size before all families: with arrays that end, and that begin, at a page which
+cannot be read, and outputs that held different bytes before.
+"""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import subprocess
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from functools import cache
+from importlib.metadata import version
+from typing import Any, Final
+
+from kernelforge.errors import SandboxError, TaskError
+from kernelforge.evaluation.evaluator import EVALUATOR_VERSION, EvaluationResult, concluded
+from kernelforge.evaluation.oracle.client import DrawHandle, Oracle
+from kernelforge.evaluation.pool import WARM_BYTES, WarmEvaluators
+from kernelforge.evaluation.stages.candidate_runs import POISONS, EvaluationState
+from kernelforge.evaluation.stages.compile_stage import StageFailed
+from kernelforge.evaluation.stages.full_size import is_cheap
+from kernelforge.modelnew.client import FaultKind, ModelNewChild, ModelNewFault, reply_bytes
+from kernelforge.records import (
+    Candidate,
+    Fingerprint,
+    Size,
+    SizeCheck,
+    SizeFacts,
+    Task,
+    TensorSpec,
+    Verdict,
+)
+from kernelforge.sandbox import Zygote, select_tier
+from kernelforge.sandbox.policy import Limits
+from kernelforge.sandbox.shared_memory import Blob
+from kernelforge.tasks import parse_task_file, size_source
+from kernelforge.translation.signature import ELEMENTS, Signature, numbers, read_signature
+from kernelforge.utils.closing import Closing
+from kernelforge.version import __version__
+
+C_VERSION: Final = f"{EVALUATOR_VERSION}+c.1"
+"""What a fingerprint gives as the evaluator; changes whenever a verdict of this lane could."""
+
+EVALUATION_SECONDS: Final = 300.0
+"""One evaluation that takes longer than this, compiling aside, is ended: ``TIMEOUT``."""
+
+LIMITS: Final = Limits(
+    wall_s=60.0, cpu_s=900.0, memory_bytes=4 << 30, tmp_bytes=64 << 20, processes=16, file_bytes=32 << 20
+)
+"""Of one candidate's process."""
+
+_VERDICTS: Final[dict[FaultKind, Verdict]] = {
+    "build": Verdict.BUILD,
+    "crash": Verdict.CRASH,
+    "timeout": Verdict.TIMEOUT,
+    "memory": Verdict.LIMIT,
+    "missing": Verdict.INFRA,
+    "forged": Verdict.POLICY,
+}
+
+
+def c_candidate(text: str) -> Candidate:
+    """A candidate of this lane: a C file with the function of a task.
+
+    Raises:
+        pydantic.ValidationError: the text is empty or too large.
+    """
+    return Candidate(source=text, plan="", lane="c")
+
+
+@cache
+def c_compiler() -> str | None:
+    """First line of what the C compiler `cc` says of its version; None where there is none."""
+    if shutil.which("cc") is None:
+        return None
+    text = subprocess.run(["cc", "--version"], capture_output=True, text=True, check=False).stdout
+    return text.split("\n")[0].strip() or None
+
+
+class CChild(ModelNewChild):
+    """The process of one C candidate. Close it when done."""
+
+    def build(self, source: str, signature: Signature) -> None:
+        """Compile the candidate.
+
+        Raises:
+            ModelNewFault: as every call here: the candidate does not compile, failed, or ended its process.
+        """
+        request = {"op": "load", "source": source, "declaration": str(signature), "name": signature.name}
+        self._call(request, (), self._build_s)
+
+    def call(
+        self, arguments: Sequence[dict[str, Any]], inputs: Sequence[Blob], *, poison: int, at_end: bool
+    ) -> tuple[Blob, ...]:
+        """Call the function once; returns the arrays that it writes."""
+        request = {"op": "run", "arguments": list(arguments), "poison": poison, "at_end": at_end}
+        return self._call(request, inputs, self._run_s).blobs
+
+
+class CEvaluator:
+    """Evaluates C candidates for one task. Not for use by two threads.
+
+    Args:
+        task: a task with a C function.
+        oracle: the task's oracle; the caller closes it.
+        zygote: forks candidates' processes: role ``c-candidate``.
+        fingerprint: of this machine.
+        build_s: longest wait for the compiler.
+        run_s: longest wait for one call of the function.
+
+    Raises:
+        TaskError: the task has no C function that a candidate could have the type of.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        oracle: Oracle,
+        zygote: Zygote,
+        fingerprint: Fingerprint,
+        *,
+        build_s: float = 60.0,
+        run_s: float = 60.0,
+    ) -> None:
+        self.task = task
+        self.oracle = oracle
+        self.fingerprint = fingerprint
+        self.facts = oracle.facts()
+        self.signature = read_signature(task)
+        self._zygote = zygote
+        self._build_s, self._run_s = build_s, run_s
+
+    def close(self) -> None:
+        """End the oracle."""
+        self.oracle.close()
+
+    def held_bytes(self) -> int:
+        """Memory that the oracle's process holds."""
+        return self.oracle.held_bytes()
+
+    def evaluate(self, candidate: Candidate, *, seed: int, full: bool = True) -> EvaluationResult:
+        """Run the cascade. There is no profile and no time.
+
+        Args:
+            candidate: one of lane ``c``.
+            seed: the secret from which every draw of inputs is derived.
+            full: whether the full size is compared, where the reference is cheap there.
+
+        Raises:
+            ValueError: the candidate is of another lane.
+            TaskError: the task cannot be judged, or wrong answers to it could earn a reward.
+        """
+        if candidate.lane != "c":
+            raise ValueError("this evaluator takes candidates of lane 'c'")
+        start = time.perf_counter()
+        work = EvaluationState(seed=seed)
+        failure: StageFailed | None = None
+        try:
+            self._cascade(candidate, work, full)
+        except StageFailed as caught:
+            failure = caught
+        seconds = time.perf_counter() - start
+        return EvaluationResult(concluded(candidate, self.task, self.fingerprint, work, failure, seconds), None)
+
+    def _cascade(self, candidate: Candidate, work: EvaluationState, full: bool) -> None:
+        with work.clock("oracle"):
+            self.oracle.require_admitted()
+        limits = Limits(**{**vars(LIMITS), "reply_bytes": reply_bytes(self.facts.sizes)})
+        with CChild(self._zygote, "cpu", limits, build_s=self._build_s, run_s=self._run_s) as child:
+            try:
+                with work.clock("build"):
+                    child.build(candidate.source, self.signature)
+            except ModelNewFault as fault:
+                raise StageFailed(_VERDICTS[fault.kind], "compile", str(fault)) from fault
+            work.started = time.perf_counter()
+            for size in sorted(self.task.sizes, key=lambda size: (size.name == "full", size.is_hidden)):
+                self._check_size(child, size, work, full)
+
+    def _check_size(self, child: CChild, size: Size, work: EvaluationState, full: bool) -> None:
+        facts = self.facts.at(size.name)
+        if size.name == "full" and not (full and is_cheap(facts)):
+            why = "the reference takes too long there to be run for each candidate" if full else "it was left out"
+            work.checks.append(SizeCheck(size="full", status="skipped", message=f"values not compared: {why}"))
+            return
+        families = self.oracle.families(size.name)
+        if size.name == "full":
+            families = families[:1]
+        worst = 0.0
+        for turn, family in enumerate((families[0], *families)):
+            with work.drawn(self.oracle, size, family, turn) as draw:
+                worst = max(worst, self._run_and_compare(child, size, facts, draw, turn, work))
+        work.checks.append(SizeCheck(size=size.name, status="passed", families=families, error=worst))
+
+    def _run_and_compare(
+        self, child: CChild, size: Size, facts: SizeFacts, draw: DrawHandle, turn: int, work: EvaluationState
+    ) -> float:
+        """Call on one draw; returns the error as a multiple of the tolerance."""
+        if time.perf_counter() - work.started > EVALUATION_SECONDS:
+            work.fail(Verdict.TIMEOUT, size, draw.family, f"more than {EVALUATION_SECONDS:g} s in all")
+        arguments, inputs = self._arguments(size, facts, draw)
+        try:
+            with work.clock("run"):
+                outputs = child.call(arguments, inputs, poison=POISONS[turn % 2], at_end=turn % 2 == 0)
+        except ModelNewFault as fault:
+            work.fail(_VERDICTS[fault.kind], size, draw.family, _reason(fault))
+        if [len(output) for output in outputs] != [spec.numel * spec.dtype.itemsize for spec in facts.outputs]:
+            work.fail(Verdict.POLICY, size, draw.family, "the candidate's process sent arrays of other sizes")
+        shapes, dtypes = [spec.shape for spec in facts.outputs], [spec.dtype for spec in facts.outputs]
+        with work.clock("oracle"):
+            comparison = self.oracle.check(draw.handle, outputs, shapes, dtypes)
+        if not comparison.ok:
+            work.fail(Verdict.WRONG, size, draw.family, comparison.message, comparison.error)
+        return comparison.error or 0.0
+
+    def _arguments(self, size: Size, facts: SizeFacts, draw: DrawHandle) -> tuple[list[dict[str, Any]], list[Blob]]:
+        """Arguments of a call, in the order of the C parameters, and the contents of its inputs.
+
+        Raises:
+            TaskError: the reference has other outputs than the C function, or an input of another type.
+        """
+        parsed = parse_task_file(size_source(self.task, size.name), self.task.name)
+        values = numbers(self.signature, parsed.parameters, draw.scalars, parsed.constants)
+        outputs = iter(facts.outputs)
+        arguments: list[dict[str, Any]] = []
+        inputs: list[Blob] = []
+        for item in self.signature.parameters:
+            if not item.array:
+                arguments.append({"kind": "number", "type": item.type, "value": values[item.name]})
+                continue
+            at = parsed.parameters.index(item.name) if item.source == "input" else -1
+            spec = facts.inputs[at] if item.source == "input" else next(outputs, None)
+            if not isinstance(spec, TensorSpec) or spec.dtype is not ELEMENTS[item.type]:
+                raise TaskError(f"task {self.task.name!r}: the C array {item.name!r} is no array of the reference's")
+            if item.source == "input":
+                inputs.append(draw.tensors[at])
+            arguments.append({"kind": item.source, "bytes": spec.numel * spec.dtype.itemsize})
+        if next(outputs, None) is not None:
+            raise TaskError(f"task {self.task.name!r}: the reference returns more than the C function writes")
+        return arguments, inputs
+
+
+def _reason(fault: ModelNewFault) -> str:
+    if fault.kind == "crash":
+        return f"{fault}; an access outside an array, or a write to an input, ends a call so"
+    return str(fault)
+
+
+class CEvaluators(Closing):
+    """Evaluates C candidates on this machine's CPU. Close it when done.
+
+    Args:
+        allow_unconfined: run without a jail where none works; the fingerprint then says ``none``.
+
+    Raises:
+        SandboxError: no jail works here and ``allow_unconfined`` is false, or there is no C compiler.
+    """
+
+    def __init__(self, *, allow_unconfined: bool = False) -> None:
+        compiler = c_compiler()
+        if compiler is None:
+            raise SandboxError("there is no C compiler `cc` here, which C candidates need: install gcc")
+        self.fingerprint = Fingerprint(
+            device="cpu",
+            device_kind="cpu",
+            arch=platform.machine(),
+            toolchain=compiler,
+            kernelforge=__version__,
+            evaluator=C_VERSION,
+            torch=version("torch"),
+            python=platform.python_version(),
+            host=f"{platform.system().lower()}-{platform.machine()}",
+            jail=select_tier().usable_tier(allow_unconfined),
+        )
+        self._stack = ExitStack()
+        self._candidates = Zygote("c-candidate", allow_unconfined=allow_unconfined)
+        self._stack.callback(self._candidates.close)
+        self._oracles = Zygote("oracle", allow_unconfined=allow_unconfined)
+        self._stack.callback(self._oracles.close)
+        self._evaluators = WarmEvaluators(self.evaluator, max_tasks=1, max_bytes=WARM_BYTES)
+        self._stack.callback(self._evaluators.close)
+
+    def evaluator(self, task: Task) -> CEvaluator:
+        """An evaluator with an oracle of its own; the caller closes it.
+
+        Raises:
+            TaskError: the reference does not run, or the task has no C function.
+        """
+        return CEvaluator(task, Oracle(self._oracles, task), self._candidates, self.fingerprint)
+
+    def evaluate(self, task: Task, candidate: Candidate, *, seed: int, full: bool = True) -> EvaluationResult:
+        """Evaluate one candidate against one task; see :meth:`CEvaluator.evaluate`.
+
+        Raises:
+            TaskError: the reference does not run, or the task has no C function.
+        """
+        with self._evaluators.using(task) as evaluator:
+            return evaluator.evaluate(candidate, seed=seed, full=full)
+
+    def close(self) -> None:
+        """End every helper process."""
+        self._stack.close()

@@ -1,0 +1,166 @@
+"""The confined child of a C candidate: compiles it, and calls its function on arrays between unreadable pages.
+
+It holds no reference, no expected outputs and no seed. From the first call on it is presumed to be the candidate's:
+what it answers is bytes to be compared.
+
+Requests are frames ``{"op": ...}``; a reply is ``{"ok": true, ...}`` or ``{"ok": false, "failure": {...}}``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from kernelforge.sandbox.channel import Channel, Frame
+from kernelforge.sandbox.shared_memory import Blob
+
+FLAGS: Final = ("-std=gnu11", "-O2", "-fopenmp", "-fPIC", "-shared", "-fno-diagnostics-show-caret")
+"""Of the C compiler. OpenMP's directives count; arithmetic follows the C standard."""
+
+_MOST_LOG = 8000
+_PAGE = mmap.PAGESIZE
+_PROT_NONE, _PROT_READ = 0, 1
+_NUMBERS: Final[dict[str, Any]] = {
+    "float": ctypes.c_float, "double": ctypes.c_double, "int": ctypes.c_int, "long long": ctypes.c_longlong,
+    "unsigned char": ctypes.c_ubyte, "signed char": ctypes.c_byte,
+}  # fmt: skip
+
+_Reply = tuple[dict[str, Any], Sequence[Blob]]
+
+
+def warm_up(options: Mapping[str, Any]) -> None:
+    """Load the C library's functions that every child uses."""
+    _protect(mmap.mmap(-1, _PAGE, flags=mmap.MAP_PRIVATE), 0, _PAGE, _PROT_READ)
+
+
+def serve(channel: Channel) -> None:
+    """Answer requests until the parent closes the channel."""
+    server = _Server()
+    for frame in channel.requests():
+        data, blobs = server.answer(frame)
+        channel.send(data, blobs)
+
+
+class _Failure(Exception):
+    """A candidate that cannot be compiled or called; ``kind`` decides the verdict."""
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(text)
+        self.kind = kind
+
+
+class _Server:
+    """One candidate."""
+
+    def __init__(self) -> None:
+        self._function: Any = None
+
+    def answer(self, frame: Frame) -> _Reply:
+        request = frame.data
+        try:
+            match request["op"]:
+                case "start":
+                    return {"ok": True}, ()
+                case "load":
+                    self._function = _load(request["source"], request["declaration"], request["name"])
+                    return {"ok": True}, ()
+                case "run":
+                    return self._run(request, frame.blobs)
+                case unknown:
+                    raise _Failure("build", f"the child knows no request {unknown!r}")
+        except _Failure as failure:
+            return {"ok": False, "failure": {"kind": failure.kind, "text": str(failure), "type": "", "line": None}}, ()
+
+    def _run(self, request: Mapping[str, Any], blobs: Sequence[Blob]) -> _Reply:
+        """Call the function once; every array stands at one end of its pages, next to one that cannot be read."""
+        values, arrays, contents = [], [], iter(blobs)
+        for item in request["arguments"]:
+            if item["kind"] == "number":
+                values.append(_NUMBERS[item["type"]](item["value"]))
+                continue
+            content = next(contents) if item["kind"] == "input" else None
+            array = _Array(int(item["bytes"]), content, int(request["poison"]), at_end=bool(request["at_end"]))
+            arrays.append((item["kind"], array))
+            values.append(ctypes.c_void_p(array.address))
+        self._function.restype = None
+        self._function(*values)
+        return {"ok": True}, [array.content() for kind, array in arrays if kind == "output"]
+
+
+class _Array:
+    """Memory of one array between two pages that cannot be read.
+
+    Args:
+        size: in bytes.
+        content: of an input, which cannot be written then; None for an output.
+        poison: byte that an output holds before.
+        at_end: whether the array ends, rather than begins, at an unreadable page.
+    """
+
+    def __init__(self, size: int, content: Blob | None, poison: int, *, at_end: bool) -> None:
+        inside = max(-(-size // _PAGE), 1) * _PAGE
+        self._map = mmap.mmap(-1, inside + 2 * _PAGE, flags=mmap.MAP_PRIVATE)
+        self._start = _PAGE + (inside - size if at_end else 0)
+        self._size = size
+        with memoryview(self._map) as view:
+            if content is None:
+                view[_PAGE : _PAGE + inside] = bytes([poison]) * inside
+            else:
+                view[self._start : self._start + size] = memoryview(content).cast("B")
+        if content is not None:
+            _protect(self._map, _PAGE, inside, _PROT_READ)
+        _protect(self._map, 0, _PAGE, _PROT_NONE)
+        _protect(self._map, _PAGE + inside, _PAGE, _PROT_NONE)
+
+    @property
+    def address(self) -> int:
+        return _address(self._map) + self._start
+
+    def content(self) -> Blob:
+        return memoryview(self._map)[self._start : self._start + self._size]
+
+
+def _address(area: mmap.mmap) -> int:
+    return ctypes.addressof(ctypes.c_char.from_buffer(area))
+
+
+def _protect(area: mmap.mmap, start: int, size: int, protection: int) -> None:
+    """Set what may be done with pages of an area."""
+    protect = ctypes.CDLL(None, use_errno=True).mprotect
+    protect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    if protect(_address(area) + start, size, protection):
+        raise OSError(ctypes.get_errno(), "mprotect")
+
+
+def _load(source: str, declaration: str, name: str) -> Any:
+    """Compile a candidate; returns its function.
+
+    A declaration in front of the candidate's file makes another type of the function a compiler's error.
+
+    Raises:
+        _Failure: it does not compile, or defines no such function.
+    """
+    Path("candidate.c").write_text(source)
+    Path("entry.c").write_text(f'{declaration};\n#include "candidate.c"\n')
+    command = ["cc", *FLAGS, "-o", "./candidate.so", "entry.c", "-lm"]
+    try:
+        with open("log", "wb") as log:
+            ascii_quotes = {**os.environ, "LC_ALL": "C"}
+            code = subprocess.run(
+                command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=ascii_quotes, check=False
+            ).returncode
+    except OSError as error:
+        raise _Failure("missing", f"the C compiler `cc` cannot be run: {error}") from error
+    with open("log", errors="replace") as log:
+        text = log.read(_MOST_LOG)
+    if code:
+        raise _Failure("build", text or f"the C compiler ended with code {code}")
+    try:
+        return getattr(ctypes.CDLL("./candidate.so"), name)
+    except (OSError, AttributeError) as error:
+        raise _Failure("build", f"the candidate defines no function `{name}`: {error}") from error

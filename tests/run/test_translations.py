@@ -1,0 +1,76 @@
+"""Translations of CUDA into C: asked for with the CUDA alone, judged, and counted by task."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+
+import pytest
+
+from kernelforge.errors import UsageError
+from kernelforge.llm.base import Answer, Question
+from kernelforge.records import Task, Verdict
+from kernelforge.run.translations import Translation, scores, translate
+from tests.support.shipped_prompts import shipped
+
+needs_cc = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler `cc`")
+
+
+class Scripted:
+    """An answerer with fixed replies, which keeps what it was asked."""
+
+    name = "scripted"
+
+    def __init__(self, replies: Sequence[str]) -> None:
+        self._replies = list(replies)
+        self.asked: list[Question] = []
+
+    def ask(self, question: Question) -> Answer:
+        self.asked.append(question)
+        return Answer(self._replies[question.sample], ())
+
+
+@pytest.fixture(scope="module")
+def horner() -> Task:
+    task = next(task for task in shipped("translate") if task.name == "horner")
+    sizes = tuple(size for size in task.sizes if size.name in ("full", "small", "hidden_tiny"))
+    return task.model_copy(update={"sizes": sizes})
+
+
+@needs_cc
+def test_each_sample_gets_its_verdict_and_the_prompt_shows_no_c(horner: Task) -> None:
+    right = f"Here it is.\n```c\n{horner.c_source}```\n"
+    unbuilt = right.replace("float sum", "flaot sum")
+    coder = Scripted([right, unbuilt, right.replace("terms - 2", "terms - 3"), "I cannot."])
+    made = list(translate([horner], coder, samples=4, seed=3))
+    assert [item.verdict for item in made] == [Verdict.OK, Verdict.BUILD, Verdict.WRONG, Verdict.POLICY]
+    assert [item.compiled for item in made] == [True, False, True, False]
+    assert not made[0].full_size_compared
+    prompt = coder.asked[0].prompt.text
+    assert "blockIdx.x * blockDim.x" in prompt
+    assert "horner[ceil_div(n, 256), 256]" in prompt
+    assert "void horner(int terms, int n, const float *coefficient, const float *x, float *value);" in prompt
+    assert horner.c_source not in prompt
+    assert "torch" not in prompt
+    assert f"[{horner.size('hidden_tiny').constants['N']}]" not in prompt.split("Sizes that you may see")[1]
+
+
+def made(task: str, sample: int, verdict: Verdict, stage: str) -> Translation:
+    reason = "" if verdict is Verdict.OK else "why"
+    return Translation(task=task, sample=sample, coder="x", source="x", verdict=verdict, stage=stage, reason=reason)
+
+
+def test_scores_are_means_over_tasks_and_leave_out_what_was_not_judged() -> None:
+    rows = [made("a", 0, Verdict.OK, "done"), made("a", 1, Verdict.WRONG, "small")]
+    rows += [made("b", 0, Verdict.BUILD, "compile"), made("b", 1, Verdict.CRASH, "hidden")]
+    rows += [made("b", 2, Verdict.INFRA, "compile")]
+    counted = scores(rows)
+    assert (counted.tasks, counted.samples, counted.compile_rate) == (2, 4, 0.75)
+    assert counted.pass_at_k == {1: 0.25}
+    with pytest.raises(UsageError, match="nothing to count"):
+        scores(rows[-1:])
+
+
+def test_a_task_without_known_cuda_is_refused(horner: Task) -> None:
+    with pytest.raises(UsageError, match="has no CUDA to translate"):
+        list(translate([horner.model_copy(update={"translation": ""})], Scripted([]), samples=1, seed=1))
