@@ -165,11 +165,41 @@ def l2_normalise(task: Loaded) -> Outputs:
     return torch.autograd.grad(F.normalize(x, dim=1, eps=task.EPS), (x,), grad)
 
 
+def flashrnn_lstm(task: Loaded) -> Outputs:
+    gates, cells, hidden, grad_hidden, grad_cell = task.tensors
+    # The hidden states that are read are made of the gates here, as a forward pass makes them.
+    i, f, z, o = gates.unbind(3)
+    recurrent, bias = task.parameter("recurrent"), leaf(torch.randn(task.HEADS, 4, task.WIDTH))
+    before = torch.stack([torch.logit(i), torch.logit(f), torch.atanh(z), torch.logit(o)], dim=3)
+    share = torch.einsum("ntak,aqkj->ntaqj", hidden[:, :-1], recurrent) + bias
+    wx, h, c = leaf(before - share), leaf(hidden[:, 0]), leaf(cells[:, 0])
+    outputs, state, cell = [], h, c
+    for step in wx.unbind(1):
+        i, f, z, o = (step + torch.einsum("nak,aqkj->naqj", state, recurrent) + bias).unbind(2)
+        cell = torch.sigmoid(f) * cell + torch.sigmoid(i) * torch.tanh(z)
+        state = torch.sigmoid(o) * torch.tanh(cell)
+        outputs.append(state)
+    assert torch.allclose(torch.stack(outputs, 1), hidden[:, 1:])
+    return torch.autograd.grad((torch.stack(outputs, 1), cell), (wx, recurrent, bias, h, c), (grad_hidden, grad_cell))
+
+
+def gated_linear_attention(task: Loaded) -> Outputs:
+    *inputs, grad, grad_state = task.tensors
+    q, k, v, logits, first = map(leaf, inputs)
+    outputs, state = [], first
+    for t in range(task.LENGTH):
+        gate = torch.sigmoid(logits[:, t]) ** (1 / task.GATE_NORMALISER)
+        state = gate.unsqueeze(2) * state + k[:, t].unsqueeze(2) * v[:, t].unsqueeze(1)
+        outputs.append(torch.bmm(q[:, t].unsqueeze(1), state) / math.sqrt(task.KEY_WIDTH))
+    return torch.autograd.grad((torch.cat(outputs, 1), state), (q, k, v, logits, first), (grad, grad_state))
+
+
 FORWARDS: dict[str, Callable[[Loaded], Outputs]] = {
     f"{function.__name__}_backward": function
     for function in (
         gelu, swiglu, softmax, log_softmax, cross_entropy, huber_loss, layer_norm, rms_norm, batch_norm, group_norm,
         attention, linear, conv2d, max_pool2d, embedding, cumprod, lstm_cell, l2_normalise,
+        flashrnn_lstm, gated_linear_attention,
     )
 }  # fmt: skip
 

@@ -201,6 +201,18 @@ def test_lora_adds_the_adapter_of_a_token_or_nothing(seed: int) -> None:
         same(case.outputs[0][t], y[t] if a < 0 else y[t] + case.SCALE * up[a] @ (down[a] @ x[t]))
 
 
+@each_seed
+def test_paged_lora_takes_as_many_pages_as_the_adapter_has_ranks(seed: int) -> None:
+    case = Case("paged_lora", seed=seed)
+    y, x, pool, ranks, pages, scale, adapter = case.inputs
+    assert len(set(ranks)) > 1
+    for t, a in enumerate(adapter):
+        want = y[t].copy()
+        for j in range(ranks[a] if a >= 0 else 0):
+            want += scale[a] * (pool[pages[0, a, j]] @ x[t]) * pool[pages[1, a, j]]
+        same(case.outputs[0][t], want)
+
+
 def test_mxint8_codes_are_halves_to_even_under_a_power_of_two() -> None:
     case = Case("kv_quantise_mxint8")
     x = case.inputs[0].copy()

@@ -8,6 +8,7 @@ from collections import Counter
 from functools import partial
 from typing import Any
 
+import mpmath
 import numpy as np
 import pytest
 import torch
@@ -47,6 +48,33 @@ def test_both_kinds_of_bessel_functions_satisfy_their_wronskian() -> None:
     np.testing.assert_allclose(np.exp(first) + np.exp(second), 1 / x, rtol=1e-11)
 
 
+def exact_log_bessel(kind: str, v: float, x: float) -> float:
+    """The logarithm by mpmath: K_v with as many digits more as it loses there, as a difference of first kinds."""
+    with mpmath.workdps(40 if kind == "i" else 40 + int(math.hypot(v, x))):
+        return float(mpmath.log(mpmath.re((mpmath.besseli if kind == "i" else mpmath.besselk)(v, x))))
+
+
+@pytest.mark.parametrize("kind", ["i", "k"])
+def test_bessel_functions_of_all_orders_are_mpmath_s(kind: str) -> None:
+    # Both sides of the bound between series or integral and expansion, 36, and far beyond it.
+    directions = [(0.0, 1.0), (0.02, 1.0), (0.7, 0.7), (1.0, 0.3), (1.0, 1e-3)]
+    magnitudes = [1.0, 4.0, 20.0, 35.9, 36.1]
+    points = [(m * a, m * b) for m in magnitudes for a, b in directions]
+    if kind == "i":
+        points += [(m * a, m * b) for m in (90.0, 2500.0, 2e4) for a, b in directions]
+    v, x = (torch.tensor(values, dtype=torch.float64).unsqueeze(0) for values in zip(*points, strict=True))
+    got = run(f"log_bessel_orders_{kind}", v, x)[2][0][0]
+    want = np.array([exact_log_bessel(kind, *point) for point in points])
+    np.testing.assert_allclose(got, want, rtol=3e-15, atol=3e-15)
+
+
+def test_bessel_functions_of_large_orders_satisfy_their_wronskian() -> None:
+    v, x = (torch.tensor([values], dtype=torch.float64) for values in ((400.0, 9e3, 2e4), (900.0, 30.0, 2e4)))
+    i, following_i = (run("log_bessel_orders_i", order, x)[2][0] for order in (v, v + 1))
+    k, following_k = (run("log_bessel_orders_k", order, x)[2][0] for order in (v, v + 1))
+    np.testing.assert_allclose(np.exp(i + following_k) + np.exp(following_i + k), 1 / x, rtol=3e-10)
+
+
 @pytest.mark.parametrize("size", ["hidden_tiny", "hidden_odd", "hidden_quad"])
 def test_im2win_is_a_convolution(size: str) -> None:
     task, (x, filters), (got,) = run("im2win_convolution", size=size)
@@ -81,6 +109,59 @@ def test_gated_linear_attention_is_attention_with_decay() -> None:
         for s in range(task.CHUNK):
             end += np.outer(k[head, s] * np.exp(decay[head, -1] - decay[head, s]), v[head, s])
         np.testing.assert_allclose(last[head], end)
+
+
+def test_lstm_over_a_sequence_is_its_step_again_and_again() -> None:
+    task, (wx, h, c), (hidden, cells, gates) = run("flashrnn_lstm")
+    for n in range(task.BATCH):
+        for a in range(task.HEADS):
+            state, cell = h[n, a], c[n, a]
+            for t in range(task.STEPS):
+                before = (wx[n, t, a, q] + state @ task.w["recurrent"][a, q] + task.w["bias"][a, q] for q in range(4))
+                i, f, z, o = (squash(x) for squash, x in zip((sigmoid, sigmoid, np.tanh, sigmoid), before, strict=True))
+                cell = f * cell + i * z
+                state = o * np.tanh(cell)
+                np.testing.assert_allclose(gates[n, t, a], [i, f, z, o])
+                np.testing.assert_allclose(cells[n, t, a], cell)
+                np.testing.assert_allclose(hidden[n, t, a], state)
+
+
+def test_pararnn_solves_its_cell_linearised_about_the_states_so_far() -> None:
+    task, (x, first), (got,) = run("pararnn_newton")
+    inputs, a = torch.from_numpy(x), torch.from_numpy(task.w["recurrent"])
+
+    def cell(h: torch.Tensor, t: int) -> torch.Tensor:
+        z, r = torch.sigmoid(a[0] * h + inputs[:, t, 0]), torch.sigmoid(a[1] * h + inputs[:, t, 1])
+        return (1 - z) * h + z * torch.tanh(a[2] * (r * h) + inputs[:, t, 2])
+
+    states = [torch.zeros(task.BATCH, task.WIDTH, dtype=torch.float64)] * task.STEPS
+    for _ in range(task.ITERATIONS):
+        solved = [torch.from_numpy(first)]
+        for t in range(task.STEPS):
+            before = torch.from_numpy(first) if t == 0 else states[t - 1]
+            value, change = torch.func.jvp(lambda h, t=t: cell(h, t), (before,), (solved[-1] - before,))
+            solved.append(value + change)
+        states = solved[1:]
+    np.testing.assert_allclose(got, torch.stack(states, dim=1).numpy(), atol=1e-12)
+    # As many iterations as steps are enough for the cell itself.
+    task.model.iterations = task.STEPS
+    h = torch.from_numpy(first)
+    want = []
+    for t in range(task.STEPS):
+        h = cell(h, t)
+        want.append(h)
+    np.testing.assert_allclose(task.run(*task.tensors)[0], torch.stack(want, dim=1).numpy(), atol=1e-12)
+
+
+def test_gated_linear_attention_over_chunks_is_a_recurrence() -> None:
+    task, (q, k, v, logits, state), (got, last) = run("gated_linear_attention_chunks")
+    assert task.LENGTH > 2 * task.CHUNK
+    for t in range(task.LENGTH):
+        gate = sigmoid(logits[:, t]) ** (1 / task.GATE_NORMALISER)
+        state = gate[:, :, None] * state + k[:, t, :, None] * v[:, t, None, :]
+        want = np.einsum("hk,hkv->hv", q[:, t], state) / math.sqrt(task.KEY_WIDTH)
+        np.testing.assert_allclose(got[:, t], want, atol=1e-12)
+    np.testing.assert_allclose(last, state, atol=1e-12)
 
 
 def test_long_convolution_is_causal_and_squashes_its_filter() -> None:
