@@ -57,6 +57,13 @@ class Programs(StrEnum):
     ALL = "all"
 
 
+class LikenessForm(StrEnum):
+    """Values of ``--likeness``."""
+
+    SHINGLES = "shingles"
+    BLEU = "bleu"
+
+
 class ReasoningForm(StrEnum):
     """Values of ``--reasoning``."""
 
@@ -138,6 +145,9 @@ def export(
         float | None, typer.Option("--min-reward", metavar="NUMBER", help="Only replies with at least this reward.")
     ] = None,
     near: NearOption = 0.9,
+    likeness: Annotated[
+        LikenessForm, typer.Option("--likeness", help="Of replies: shared shingles, or BLEU of tokens, names apart.")
+    ] = LikenessForm.SHINGLES,
     programs: Annotated[
         Programs, typer.Option("--programs", help="How often equal PTX and plans count in sft, kto and grpo.")
     ] = Programs.ONCE,
@@ -172,8 +182,8 @@ def export(
         steps.append((f"with a reward of at least {min_reward:g}", len(samples)))
     samples = _without(exclude, samples, tasks, near, steps)
     if kind not in (Kind.GRPO, Kind.TRAJECTORIES, Kind.CRITIQUE):  # these need every completion of a group or dialogue
-        samples = distinct(samples, near)
-        steps.append((f"without repeats, from {near:.0%} alike on", len(samples)))
+        samples = distinct(samples, near, by_bleu=likeness is LikenessForm.BLEU)
+        steps.append((f"without repeats, from {near:.0%} alike on by {likeness.value}", len(samples)))
     if programs is Programs.ONCE and kind in (Kind.SFT, Kind.KTO, Kind.GRPO):
         samples = counted_once(samples, by_group=kind is Kind.GRPO)
         steps.append(("without those that share the evaluation of an equal one", len(samples)))

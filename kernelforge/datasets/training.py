@@ -20,8 +20,10 @@ from typing import Any, Literal
 from kernelforge.agents.builtin.design import without_design
 from kernelforge.candidate import split_reasoning
 from kernelforge.llm.rate_limits import reasoning_tokens
-from kernelforge.records import Attempt, Evaluation, Finding, Origin, Profile, Task, Usage, Verdict
+from kernelforge.metrics import Ngrams, sentence_bleu
+from kernelforge.records import Attempt, Evaluation, Finding, Origin, Profile, Task, Usage, Verdict, language_of
 from kernelforge.rewards import Context, discounted_returns, reward
+from kernelforge.search.novelty import blind_source
 from kernelforge.tasks.constants import plain_text
 
 Row = dict[str, Any]
@@ -368,30 +370,42 @@ def likeness(first: frozenset[int], second: frozenset[int]) -> float:
     return len(first & second) / len(first | second) if first or second else 1.0
 
 
-def distinct(samples: Iterable[Sample], near: float) -> list[Sample]:
+def distinct(samples: Iterable[Sample], near: float, *, by_bleu: bool = False) -> list[Sample]:
     """Samples without those whose candidate repeats an earlier one of their task and their group.
 
-    A candidate repeats another if its normalised source or its PTX is equal, or if their shingles are at least ``near``
+    A candidate repeats another if its normalised source or its PTX is equal, or if their texts are at least ``near``
     alike; a right one never repeats a wrong one, whose plan may be the difference. What holds no candidate is kept.
+
+    Args:
+        by_bleu: texts are as alike as the BLEU of their tokens says, names apart, not their shingles.
     """
     kept: list[Sample] = []
-    seen: dict[tuple[str, str, bool], list[tuple[str, str | None, frozenset[int]]]] = {}
+    seen: dict[tuple[str, str, bool], list[tuple[str, str | None, frozenset[int] | Ngrams]]] = {}
     for sample in samples:
         if sample.candidate is None:
             kept.append(sample)
             continue
         build = sample.evaluation.build
         source, ptx = normalised(sample.candidate), None if build is None else build.ptx_hash
-        parts = shingles(sample.candidate)
+        parts: frozenset[int] | Ngrams = shingles(sample.candidate)
+        if by_bleu:
+            language = language_of(sample.candidate) if sample.evaluation.lane == "plan" else None
+            parts = Ngrams.of(blind_source(sample.candidate, language)[0])
         others = seen.setdefault((sample.task, sample.group, sample.correct), [])
         if any(
-            source == other or (ptx is not None and ptx == other_ptx) or likeness(parts, other_parts) >= near
+            source == other or (ptx is not None and ptx == other_ptx) or _alike(parts, other_parts) >= near
             for other, other_ptx, other_parts in others
         ):
             continue
         others.append((source, ptx, parts))
         kept.append(sample)
     return kept
+
+
+def _alike(first: frozenset[int] | Ngrams, second: frozenset[int] | Ngrams) -> float:
+    if isinstance(first, Ngrams):
+        return sentence_bleu(first, [second]) if isinstance(second, Ngrams) else 0.0
+    return likeness(first, second) if isinstance(second, frozenset) else 0.0
 
 
 def counted_once(samples: Iterable[Sample], *, by_group: bool = False) -> list[Sample]:

@@ -32,6 +32,7 @@ from kernelforge.search.base import (
     best_scoring,
     score,
 )
+from kernelforge.search.novelty import Likeness
 
 ROUNDS = 20
 """Steps of a task by default. Ours: CUDA-L1 has no such number for one task; collecting its first kernels it gave each
@@ -49,6 +50,10 @@ class ContrastOptions(StrategyOptions):
     """How evenly buckets are drawn: at 0.5, one that is twice as fast is four times as likely. Not published, ours."""
     bucket: float = Field(default=0.1, gt=0, allow_inf_nan=False)
     """Width of a bucket, in log speed: kernels less than about 10 % apart are alike. Not published, ours."""
+    alike: float = Field(default=1.0, gt=0, le=1)
+    """Token BLEU to a kernel of its bucket from which on a later one is a near copy, and is not shown. At 1, the
+    default, only the same candidate is one. Ours: 0.9 separates copies from rewritten kernels; replies that
+    repeat an exemplar fill a bucket otherwise."""
     samples: int = Field(default=4, ge=1)
     """Steps that draw from the same past, so that they can be asked for at once. Ours, in place of the group of replies
     that a training step compares."""
@@ -75,6 +80,7 @@ class Contrast(GenerationalStrategy[ContrastOptions]):
     ) -> None:
         super().__init__(options, rounds=rounds, stop_after=stop_after, coders=coders)
         self._buckets: list[SpeedBucket] = []
+        self._likeness = Likeness(options.alike) if options.alike < 1 else None
 
     @classmethod
     def default_rounds(cls, options: ContrastOptions) -> int:
@@ -84,7 +90,10 @@ class Contrast(GenerationalStrategy[ContrastOptions]):
         return self.options.samples
 
     def _learn(self, attempts: Sequence[Attempt]) -> None:
-        self._buckets = bucketed(self.known, self.options.bucket)
+        if self._likeness is not None:
+            for attempt in attempts:
+                self._likeness.add(attempt)
+        self._buckets = bucketed(self.known, self.options.bucket, self._likeness)
 
     def _member(self, slot: int, rng: Random) -> Proposal:
         step = self._index * self.options.samples + slot
@@ -114,10 +123,13 @@ class Contrast(GenerationalStrategy[ContrastOptions]):
         }
 
 
-def bucketed(attempts: Sequence[Attempt], width: float) -> list[SpeedBucket]:
+def bucketed(attempts: Sequence[Attempt], width: float, likeness: Likeness | None = None) -> list[SpeedBucket]:
     """Correct kernels by score, the slowest bucket first.
 
     A tuned child stands for its parent where it is faster; of equal candidates the first one counts.
+
+    Args:
+        likeness: has taken the attempts in; of kernels of a bucket that it says are alike the first one counts too.
     """
     first = next((value for attempt in attempts if (value := score(attempt)) is not None), 0.0)
     members: dict[int, list[tuple[float, Attempt]]] = {}
@@ -127,7 +139,9 @@ def bucketed(attempts: Sequence[Attempt], width: float) -> list[SpeedBucket]:
         if value is None or attempt.evaluation.candidate in seen:
             continue
         seen.add(attempt.evaluation.candidate)
-        members.setdefault(math.floor((value - first) / width), []).append((value - first, attempt))
+        bucket = members.setdefault(math.floor((value - first) / width), [])
+        if likeness is None or not any(likeness.between(other.number, attempt.number) for _, other in bucket):
+            bucket.append((value - first, attempt))
     return [
         SpeedBucket(
             low=index * width,

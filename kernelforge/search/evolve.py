@@ -5,7 +5,8 @@ few children they have; a cost-aware bandit learns from gains over the parent; w
 repaired; islands with migration. What differs:
 
 - the archive keeps the best kernel of each kind (:mod:`kernelforge.search.archive`), not the best 40 programs;
-- a candidate is new or not by its tokens and its PTX (:mod:`kernelforge.search.novelty`), not by embeddings;
+- a candidate is new or not by its tokens and its PTX (:mod:`kernelforge.search.novelty`), not by embeddings; with
+  ``alike`` below 1, by the BLEU of its tokens too;
 - an arm is a Coder together with an operator: improve a parent by the Judge's finding, or cross it with a kernel of
   another kind. Shinka draws diff, full and cross at 0.6, 0.3 and 0.1, but here every reply is a whole kernel, and what
   an operator is worth is what the bandit is there to learn;
@@ -39,7 +40,7 @@ from kernelforge.search.base import (
     rank_key,
     score,
 )
-from kernelforge.search.novelty import Novelty
+from kernelforge.search.novelty import Likeness, Novelty
 
 OPERATORS = (Operator.OPTIMISE, Operator.CROSSOVER)
 """What an arm of the bandit may do."""
@@ -70,6 +71,10 @@ class EvolveOptions(StrategyOptions):
     """Factor by which the bandit forgets gains at each new one. Shinka: 0.95."""
     cost_weight: float = Field(default=0.5, ge=0, le=1)
     """Weight of the cost of an arm against its gain, from 0 to 1. Shinka's ``cost_aware_coef``: 0.5."""
+    alike: float = Field(default=1.0, gt=0, le=1)
+    """Token BLEU to an earlier candidate from which on one that is no better is a copy: it is not new, gets no place
+    and earns its arm nothing; kernels as alike are not crossed either. At 1, the default, copies are equal but for
+    names. Ours, in place of Shinka's likeness of embeddings, 0.95: 0.9 separates copies from rewritten kernels."""
     islands: int = Field(default=2, ge=1)
     """Populations that breed apart. Shinka: 2."""
     islands_after: int = Field(default=100, ge=0)
@@ -103,6 +108,7 @@ class Evolve(GenerationalStrategy[EvolveOptions]):
         """The best kernel of each kind, by island; empty islands are left out."""
         self._all = Novelty()
         self._correct = Novelty()
+        self._likeness = Likeness(options.alike) if options.alike < 1 else None
         self._tested = self._new = 0
         self._cells: dict[int, Cell] = {}
         """Of every attempt that may have a place in an archive."""
@@ -146,9 +152,15 @@ class Evolve(GenerationalStrategy[EvolveOptions]):
         members = list(island.values())
         parent = rng.choices(members, weights=parent_weights(members, self._children, self.options.sharpness))[0]
         if operator is Operator.CROSSOVER and len(members) > 1:
-            other = rng.choice([member for member in members if member is not parent])
+            others = [member for member in members if member is not parent]
+            other = rng.choice(self._unlike(parent, others) or others)
             return Proposal(operator, parent=parent.number, inspirations=(other.number,), coder=coder, sample=slot)
         return Proposal(Operator.OPTIMISE, parent=parent.number, judge=True, coder=coder, sample=slot)
+
+    def _unlike(self, parent: Attempt, others: Sequence[Attempt]) -> list[Attempt]:
+        """Members of an archive that are no near copies of a parent."""
+        likeness = self._likeness
+        return [item for item in others if likeness is None or not likeness.between(parent.number, item.number)]
 
     def _arm(self, slot: int, rng: Random) -> Arm:
         operators = OPERATORS if any(len(island) > 1 for island in self.archives) else OPERATORS[:1]
@@ -171,13 +183,14 @@ class Evolve(GenerationalStrategy[EvolveOptions]):
         self._failing = [] if self.archives else self._to_repair()
 
     def _take_note(self, attempt: Attempt) -> None:
-        new = self._all.add(attempt)
+        copied = self._is_near_copy(attempt)
+        new = self._all.add(attempt) and not copied
         if attempt.number in self.steps and attempt.candidate is not None:
             self._tested += 1
             self._new += new
         parent = parent_number(attempt)
         # A kernel that an earlier correct one equals gets no place.
-        if is_correct(attempt) and self._correct.add(attempt):
+        if is_correct(attempt) and self._correct.add(attempt) and not copied:
             self._cells[attempt.number] = behaviour_cell(attempt)
             self._island[attempt.number] = 0 if parent is None else self._island.get(parent, 0)
             if self._first_scored is None and score(attempt) is not None:
@@ -190,6 +203,11 @@ class Evolve(GenerationalStrategy[EvolveOptions]):
             start = min(filter(None, (self.known[parent], self._first_scored)), key=rank_key)
             gained = gain(start, attempt) if new else None
             self.bandit.update((coder, attempt.operator), gained or 0.0, cost_of(attempt))
+
+    def _is_near_copy(self, attempt: Attempt) -> bool:
+        """Whether an earlier candidate is alike and at least as good."""
+        alike = {} if self._likeness is None else self._likeness.add(attempt)
+        return any(rank_key(self.known[number]) <= rank_key(attempt) for number in alike)
 
     def _settle(self) -> None:
         """Rebuild the archives; part the islands, or let kernels migrate, when it is time."""

@@ -102,6 +102,16 @@ def test_equal_programs_count_once_unless_all_are_asked_for(results: Path) -> No
     assert ["without those that share the evaluation" in card for card in cards] == [True, False]
 
 
+def test_renamed_copies_are_repeats_by_bleu(results: Path) -> None:
+    counts = {}
+    for likeness in ("shingles", "bleu"):
+        out = results / likeness
+        export("--as", "sft", "-o", str(out), "--results", str(results), "--likeness", likeness)
+        counts[likeness] = len(lines(out / "train.jsonl"))
+        assert f"without repeats, from 90% alike on by {likeness}" in (out / "README.md").read_text()
+    assert counts["bleu"] <= counts["shingles"]
+
+
 def test_the_command_names_every_kind() -> None:
     assert [kind.value for kind in Kind] == list(KINDS)
     assert [rule.value for rule in Rule] == list(RULES)

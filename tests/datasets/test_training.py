@@ -198,6 +198,9 @@ def test_repeats_of_a_prompt_are_left_out_by_source_ptx_and_likeness() -> None:
     ]
     assert [item.id[-2:] for item in distinct(items, 0.9)] == ["00", "03", "05", "06"]
     assert [item.id[-2:] for item in distinct(items, 1.0)] == ["00", "02", "03", "05", "06"]
+    renamed = [*items, sample(7, candidate=long.replace("x", "values")), sample(8, candidate=long.replace("=", "+="))]
+    assert [item.id[-2:] for item in distinct(renamed, 0.9)] == ["00", "03", "05", "06", "07", "08"]
+    assert [item.id[-2:] for item in distinct(renamed, 0.9, by_bleu=True)] == ["00", "03", "05", "06", "08"]
     same = sample(1).candidate
     wrong, right, other = sample(1, Verdict.WRONG), sample(2, candidate=same), sample(3, Verdict.WRONG, candidate=same)
     assert distinct([wrong, right, other], 0.9) == [wrong, right]

@@ -12,7 +12,14 @@ import pytest
 from kernelforge.records import Attempt, Operator, Verdict
 from kernelforge.search import Contrast, ProfileVisibility, Proposal
 from kernelforge.search.contrast import SpeedBucket, bucketed, sample_bucket
-from tests.support.factories import make_attempt, make_evaluation, make_passed_over, measured_evaluation, modelled
+from tests.support.factories import (
+    make_attempt,
+    make_candidate,
+    make_evaluation,
+    make_passed_over,
+    measured_evaluation,
+    modelled,
+)
 
 SIGHT = ProfileVisibility(metrics="none", latency=True)
 
@@ -54,6 +61,19 @@ def test_buckets_are_half_open_steps_of_log_speed_from_the_first_correct_kernel(
 def test_a_bucket_knows_the_mean_of_its_scores() -> None:
     buckets = bucketed([correct(0, 10.0), correct(1, 10.0 / 1.2)], 1.0)
     assert buckets[0].mean == pytest.approx(math.log(1.2) / 2)
+
+
+def test_near_copies_in_a_bucket_are_left_out_where_alike_says_so() -> None:
+    def kernel(number: int, time_us: float, last: int) -> Attempt:
+        body = "  out[threadIdx.x] += 1.0f;\n" * 30
+        source = f"__global__ void k(float* out) {{\n{body}  out[0] = {last};\n}}"
+        candidate = make_candidate(source=source)
+        return correct(number, time_us, candidate=candidate, evaluation=make_evaluation(candidate=candidate.hash))
+
+    attempts = [kernel(0, 10.0, 1), kernel(1, 9.99, 2), kernel(2, 5.0, 3), correct(3, 10.0)]
+    for alike, buckets in ((1.0, [[0, 1, 3], [2]]), (0.9, [[0, 3], [2]])):
+        strategy = contrast(*attempts, alike=alike)
+        assert [item["attempts"] for item in strategy.state()["buckets"]] == buckets
 
 
 def test_failures_and_kernels_without_a_time_are_in_no_bucket() -> None:

@@ -100,6 +100,32 @@ def test_a_copy_gets_no_place_and_earns_nothing() -> None:
     assert strategy(search).novelty_rate == 0.5
 
 
+def near(number: int) -> str:
+    """Kernels that differ by one number among many tokens."""
+    return "__global__ void k(float* out) {\n" + "  out[threadIdx.x] += 1.0f;\n" * 30 + f"  out[0] = {number};\n}}"
+
+
+def test_a_near_copy_that_is_no_better_is_one_where_alike_says_so() -> None:
+    results = (ok(20, code=near(1)), ok(21, code=near(2), bound="fp32"), ok(10, code=near(3), bound="l2"))
+    for alike, places, rate in ((1.0, {0, 1, 2}, 1.0), (0.9, {0, 2}, 2 / 3)):
+        search = evolve(seeds=1, batch=2, alike=alike)
+        search.steps(*results)
+        assert archived(search) == [places]
+        assert strategy(search).novelty_rate == pytest.approx(rate, abs=1e-6)
+
+
+def test_near_copies_are_not_crossed_where_another_is_there() -> None:
+    results = (ok(20, code=near(1)), ok(10, code=near(2), bound="fp32"), ok(30, code=SHARED % 1))
+    crossed = {}
+    for alike in (1.0, 0.9):
+        search = evolve(seeds=3, batch=60, alike=alike)
+        search.steps(*results)
+        pairs = [(item.parent, *item.inspirations) for item in search.generation() if item.inspirations]
+        crossed[alike] = {frozenset(pair) for pair in pairs}
+    assert frozenset({0, 1}) in crossed[1.0]
+    assert crossed[0.9] == crossed[1.0] - {frozenset({0, 1})}
+
+
 def test_the_same_ptx_is_a_copy() -> None:
     search = evolve(seeds=1, batch=2)
     search.steps(ok(20, ptx="a"), ok(10, ptx="a"), ok(15, ptx="b"))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernelforge.records import Attempt, Candidate, Verdict
-from kernelforge.search.novelty import Novelty, fingerprints, tokens
+from kernelforge.search.novelty import NEAR, Likeness, Novelty, fingerprints, tokens
 from tests.support.factories import make_attempt, make_build, make_candidate, make_evaluation
 
 SOURCE = """
@@ -182,3 +182,54 @@ def test_any_text_can_be_read(first: str, second: str) -> None:
         tokens(source)
         candidate = make_candidate(source=source or " ", plan=second or " ")
         assert fingerprints(attempt(candidate)) == fingerprints(attempt(candidate))
+
+
+# Likeness.
+
+OTHER = """
+__global__ void twice_by_rows(const float* in, float* out, int rows, int columns) {
+  for (int row = blockIdx.y; row < rows; row += gridDim.y) {
+    float4 packed = reinterpret_cast<const float4*>(in)[row * columns / 4 + threadIdx.x];
+    packed.x += packed.x; packed.y += packed.y; packed.z += packed.z; packed.w += packed.w;
+    reinterpret_cast<float4*>(out)[row * columns / 4 + threadIdx.x] = packed;
+  }
+}
+"""
+
+
+def alike(*candidates: Candidate, least: float = 1e-9) -> dict[int, float]:
+    """BLEU of the last candidate to those before it."""
+    likeness = Likeness(least)
+    for number, candidate in enumerate(candidates):
+        scores = likeness.add(attempt(candidate).model_copy(update={"number": number}))
+        assert all(likeness.between(number, other) == score for other, score in scores.items())
+    return scores
+
+
+def test_names_comments_and_layout_do_not_lessen_the_likeness() -> None:
+    assert alike(BASE, Candidate(source=RENAMED, plan=PLAN_RENAMED)) == {0: pytest.approx(1)}
+
+
+def test_a_near_copy_is_told_from_a_rewritten_kernel() -> None:
+    local = SOURCE.replace("  const int i", "  const int twice = 2; const int i").replace("* 2.0f", "* twice")
+    wider = PLAN.replace("128 | 256", "256 | 512")
+    scores = alike(BASE, Candidate(source=OTHER, plan=PLAN), Candidate(source=local, plan=wider))
+    assert NEAR <= scores[0] < 1
+    assert scores[1] < 0.7
+
+
+def test_what_is_below_the_least_is_not_alike() -> None:
+    near, other = Candidate(source=SOURCE.replace("2.0f", "3.0f"), plan=PLAN), Candidate(source=OTHER, plan=PLAN)
+    assert alike(BASE, other, near, least=NEAR).keys() == {0}
+    assert alike(BASE, other, near, least=0.999).keys() == set()
+
+
+def test_every_candidate_has_a_likeness() -> None:
+    triton = "@triton.jit\ndef k(x):\n    y = x // 2  # half\n    tl.store(x, y)\n"
+    same = Candidate(source=triton, plan="def forward(x):\n    return x")
+    assert alike(same, same) == {0: pytest.approx(1)}
+    a_class = Candidate(source="class ModelNew:\n    half = 4 // 2\n", plan="", lane="modelnew")
+    other = Candidate(source="class ModelNew:\n    half = 4 // 3\n", plan="", lane="modelnew")
+    assert alike(a_class, other, a_class).keys() == {0, 1}
+    assert alike(a_class, other, a_class)[0] == 1
+    assert alike(Candidate(source="'", plan="def ("), BASE, BASE) == {1: pytest.approx(1)}

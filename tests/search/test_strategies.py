@@ -20,11 +20,11 @@ from tests.search.strategy_harness import RESULT, STORY, Result, Story, Tuned, p
 VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {
     "refine": ({"rollback": False, "latency": False, "metrics": "full"},),
     "best-of-n": ({"samples": 3},),
-    "contrast": ({"samples": 1}, {"exemplars": 3, "temperature": 0.01, "bucket": 1.0, "metrics": "full"}),
+    "contrast": ({"samples": 1, "alike": 0.9}, {"exemplars": 3, "temperature": 0.01, "bucket": 1.0, "metrics": "full"}),
     "fsr": ({"samples": 2, "depth": 9}, {"samples": 8, "depth": 3, "features": True}),
     "beam": ({"width": 1, "bottlenecks": 1, "patience": 5}, {"width": 3, "seeds": 2, "repairs": 1}),
     "mcts": ({"batch": 3, "widening": 0.8}, {"seeds": 2, "repairs": 0, "depth": 2, "moves": 1}),
-    "evolve": ({"batch": 1}, {"batch": 4, "islands": 3, "islands_after": 6, "migration_rate": 0.1}),
+    "evolve": ({"batch": 1, "alike": 0.9}, {"batch": 4, "islands": 3, "islands_after": 6, "migration_rate": 0.1}),
     "portfolio": ({"plateau": 1}, {"members": "evolve,contrast,fsr,best-of-n,beam,refine", "plateau": 3}),
 }
 """Options other than the defaults with which every promise is tried."""

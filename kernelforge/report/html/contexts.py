@@ -394,6 +394,9 @@ def task_context(pages: RunPages, name: str, links: Links) -> Context:
         "equal_to": lambda row: (
             None if row["equal_to"] is None else links.to(paths.attempt_page(pages.id, name, row["equal_to"]))
         ),
+        "alike_to": lambda row: (
+            None if row["alike_to"] is None else links.to(paths.attempt_page(pages.id, name, row["alike_to"]))
+        ),
     }
     index = pages.tasks.index(name)
     return {

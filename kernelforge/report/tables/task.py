@@ -111,7 +111,11 @@ def task_table(
 def lineage_table(nodes: Iterable[LineageNode], *, origin: Origin) -> Table:
     """Attempts at one task: times and speedups where they are measured, else DRAM traffic."""
     nodes = list(nodes)
-    shared = (Column("equal_to", "equal to", number, "right"),) if any(node.equals for node in nodes) else ()
+    shared: tuple[Column, ...] = (
+        (Column("equal_to", "equal to", number, "right"),) if any(node.equals for node in nodes) else ()
+    )
+    if any(node.alike for node in nodes):
+        shared = (*shared, Column("alike", "alike", percent, "right"), Column("alike_to", "to", number, "right"))
     middle: tuple[Column, ...] = (*_COUNTERS[:2], Column("time_us", "modelled µs", number, "right"))
     if origin is Origin.MEASURED:
         middle = (

@@ -106,6 +106,8 @@ def _node(node: LineageNode) -> Iterator[RenderableType]:
     line.append(node.outcome, style=STYLES[node.outcome])
     if node.equals:
         line.append(f"  equal to {'another' if node.equal_to is None else f'{node.equal_to:02d}'}", style="dim")
+    elif node.alike is not None:
+        line.append(f"  {percent(node.alike)} alike {node.alike_to:02d}", style="dim")
     for text in _numbers(node):
         line.append(f"  {text}")
     undecided = (word for word in ("undecided", "not compared") if node.note.startswith(word))

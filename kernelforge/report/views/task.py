@@ -28,6 +28,7 @@ from kernelforge.report.views.messages import Cost, total_cost
 from kernelforge.report.views.roofline import DevicePeaks, device_peaks, floor_us, spec_of_fingerprint
 from kernelforge.report.views.run_records import RunRecords, TaskSummary, originals, step_name, summarise
 from kernelforge.report.views.suite import spec_text
+from kernelforge.search.novelty import NEAR, Likeness
 
 
 class MetricChange(View):
@@ -91,6 +92,10 @@ class LineageNode(View):
     equals: str | None = None
     """Key of the evaluation that it shares with an equal attempt; None where it ran itself."""
     equal_to: int | None = None
+    """Number of that attempt."""
+    alike: float | None = None
+    """Token BLEU of the candidate to the earlier one that it is most like, from 0.9 on; None where none is as near."""
+    alike_to: int | None = None
     """Number of that attempt."""
 
     @property
@@ -185,8 +190,9 @@ def task_view(records: RunRecords, task: str) -> TaskView:
     summary = summarise(records.run.id, task, attempts, records.finished.get(task))
     by_id = {attempt.id: attempt for attempt in attempts}
     shared = originals(attempts)
+    near = near_copies(attempts)
     lineage = tuple(
-        _node(attempt, depth, by_id.get(attempt.parent or ""), summary.best, shared.get(attempt.id))
+        _node(attempt, depth, by_id.get(attempt.parent or ""), summary.best, shared.get(attempt.id), near)
         for attempt, depth in _tree(attempts)
     )
     return TaskView(
@@ -210,6 +216,20 @@ def task_view(records: RunRecords, task: str) -> TaskView:
         tests=tuple(_test(generator, attempts) for generator in records.generators.get(task, ())),
         lessons=tuple(records.lessons.get(task, ())),
     )
+
+
+def near_copies(attempts: Sequence[Attempt]) -> dict[int, tuple[int, float]]:
+    """Of attempts that are near copies, by number: the earlier one that each is most like, and their token BLEU.
+
+    Tuned children, whose text is their parent's, are none.
+    """
+    likeness = Likeness(NEAR)
+    near = {}
+    for attempt in attempts:
+        if attempt.operator is not Operator.TUNE and (scores := likeness.add(attempt)):
+            nearest = max(scores, key=lambda number: (scores[number], -number))
+            near[attempt.number] = nearest, scores[nearest]
+    return near
 
 
 def compulsory_bytes(facts: TaskFacts | None, attempts: Sequence[Attempt]) -> float | None:
@@ -280,9 +300,15 @@ def _tree(attempts: tuple[Attempt, ...]) -> Iterable[tuple[Attempt, int]]:
 
 
 def _node(
-    attempt: Attempt, depth: int, parent: Attempt | None, best: str | None, original: Attempt | None
+    attempt: Attempt,
+    depth: int,
+    parent: Attempt | None,
+    best: str | None,
+    original: Attempt | None,
+    near: Mapping[int, tuple[int, float]],
 ) -> LineageNode:
     finding = attempt.finding
+    alike_to, alike = near.get(attempt.number, (None, None))
     # A candidate that was not measured has a modelled time, which is no time of this GPU.
     counted = not attempt.evaluation.passed_over
     speed = attempt.evaluation.performance if counted else None
@@ -308,6 +334,8 @@ def _node(
         delta_of=delta_of,
         best=attempt.id == best,
         equal_to=original.number if original else None,
+        alike=alike,
+        alike_to=alike_to,
         dollars=total_cost(attempt.messages).dollars,
     )
 

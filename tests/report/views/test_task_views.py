@@ -10,8 +10,13 @@ import pytest
 from kernelforge.hardware.specs import H100, H200
 from kernelforge.records import Origin
 from kernelforge.report import task_view
+from kernelforge.report.formatting import percent
+from kernelforge.report.html import Site
 from kernelforge.report.tables.task import baseline_table, lineage_table, size_table
+from kernelforge.report.terminal import task_lines
 from tests.report.golden.golden_runs import golden_records
+from tests.report.html.html_dom import parse
+from tests.support.terminal import drawn
 
 
 def test_a_task_shows_its_reference_and_sizes_with_what_the_oracle_found() -> None:
@@ -111,3 +116,30 @@ def test_tables_hold_the_numbers_of_the_view() -> None:
     assert "speedup" not in [column.key for column in modelled.columns]
     assert len(size_table(view.sizes).rows) == len(view.sizes)
     assert json.loads(view.model_dump_json())["lineage"][1]["speedup"] == view.lineage[1].speedup
+
+
+def test_a_near_copy_is_marked_with_the_earlier_attempt_that_it_is_most_like() -> None:
+    records = golden_records("modelled")
+    body = "  out[threadIdx.x] += 1.0f;\n" * 30
+    attempts = []
+    for attempt in records.of_task("softmax"):
+        last = {2: "out[0] = 2.0f;", 3: "out[0] = 3.0f; out[1] = 1.0f;"}
+        candidate = attempt.candidate
+        if attempt.number in last and candidate is not None:
+            source = f"__global__ void k{attempt.number}(float* out) {{\n{body}  {last[attempt.number]}\n}}"
+            candidate = candidate.model_copy(update={"source": source})
+        named = attempt.evaluation.candidate if candidate is None else candidate.hash
+        evaluation = attempt.evaluation.model_copy(update={"candidate": named})
+        attempts.append(attempt.model_copy(update={"candidate": candidate, "evaluation": evaluation}))
+    records = replace(records, attempts=tuple(attempts))
+    view = task_view(records, "softmax")
+    near = {node.number: node.alike_to for node in view.lineage if node.number in (2, 3)}
+    assert near == {2: None, 3: 2}
+    assert all(0.9 <= node.alike < 1 for node in view.lineage if node.alike is not None)
+    table = lineage_table(view.lineage, origin=Origin.MODELLED)
+    assert {column.key for column in table.columns} >= {"alike", "alike_to"}
+    words = f"{percent(next(node.alike for node in view.lineage if node.number == 3))} alike 02"
+    assert words in drawn(task_lines(view), width=200)
+    site = Site([records])
+    page = parse(site.render(next(path for path in site.pages() if path.endswith("softmax/index.html"))) or "")
+    assert words in " ".join(page.text.split())
