@@ -1,6 +1,6 @@
 """Convolution through windows: im2win, then one dot product for each window.
 
-Lu, Chu and Liu, "Im2win: Memory Efficient Convolution On SIMD Architectures", HPEC 2022, arXiv:2306.14320.
+Lu, Chu, Guo and Liu, "Im2win: An Efficient Convolution Paradigm on GPU", Euro-Par 2023, arXiv:2306.14316.
 For each output row m, im2win lays the STRIDE m ... STRIDE m + KERNEL - 1 input rows of an image out column by
 column, so that the window of output (m, n) is one run of KERNEL^2 elements that starts at STRIDE n KERNEL:
     windows[b, c, m, w KERNEL + u] = x[b, c, STRIDE m + u, w]

@@ -24,7 +24,7 @@ def module_of(suite: str, name: str, size: str = "hidden_tiny") -> SimpleNamespa
 
 
 class ReferenceCase:
-    """A task's model and inputs in float64, and its outputs, all as arrays. Constants of its file are attributes.
+    """A task's model and inputs in float64, and its outputs, tensors as arrays. Constants of its file are attributes.
 
     Args:
         suite: of the task.
@@ -51,19 +51,30 @@ class ReferenceCase:
             if noise:
                 _move(self.model, noise)
             drawn = inputs or self.module.get_inputs()
-            self.tensors = [value.double() if value.is_floating_point() else value for value in drawn]
-            self.inputs: Arrays = [value.numpy().copy() for value in self.tensors]
+            self.tensors = [_in_float64(value) for value in drawn]
+            self.inputs: list[Any] = [_array(value, copy=True) for value in self.tensors]
             self.w: dict[str, Array] = {name: value.numpy().copy() for name, value in self.model.state_dict().items()}
             self.outputs = self.run(*self.tensors)
-        self.after: Arrays = [value.numpy() for value in self.tensors]
+        self.after: list[Any] = [_array(value) for value in self.tensors]
 
     def run(self, *inputs: torch.Tensor) -> Arrays:
-        """The outputs of the model."""
+        """The outputs of the model; none of one that only changes its inputs."""
         result = self.model(*inputs)
-        return [value.detach().numpy() for value in (result if isinstance(result, tuple) else (result,))]
+        results = result if isinstance(result, tuple) else (result,)
+        return [value.detach().numpy() for value in results if value is not None]
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.module, name)
+
+
+def _in_float64(value: Any) -> Any:
+    return value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+
+
+def _array(value: Any, *, copy: bool = False) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    return value.numpy().copy() if copy else value.numpy()
 
 
 def _move(model: torch.nn.Module, noise: float) -> None:

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from tests.support.shipped_prompts import shipped
-from tests.tasks.reference_cases import ReferenceCase, assert_close
+from tests.tasks.reference_cases import ReferenceCase, assert_close, module_of
 
 pytestmark = pytest.mark.usefixtures("float64_default")
 
@@ -194,6 +194,25 @@ def gated_linear_attention(task: Loaded) -> Outputs:
     return torch.autograd.grad((torch.cat(outputs, 1), state), (q, k, v, logits, first), (grad, grad_state))
 
 
+def hash_encoding(task: Loaded) -> tuple[Outputs, torch.Tensor]:
+    """Points and tables to differentiate by, and the encoding that the suite `papers` computes of them."""
+    points, tables = leaf(task.tensors[0] / 2**task.BITS), leaf(task.tensors[1])
+    forward = module_of("papers", "hash_encoding").Model(task.LEVELS, task.COARSEST)
+    return (points, tables), forward(points, tables)
+
+
+def hash_encoding_first_order(task: Loaded) -> Outputs:
+    (points, tables), encoded = hash_encoding(task)
+    return torch.autograd.grad(encoded, (tables, points), task.tensors[2])
+
+
+def hash_encoding_second_order(task: Loaded) -> Outputs:
+    (points, tables), encoded = hash_encoding(task)
+    grad = leaf(task.tensors[2])
+    (slope,) = torch.autograd.grad(encoded, (points,), grad, create_graph=True)
+    return torch.autograd.grad(slope, (tables, grad, points), task.tensors[3])
+
+
 FORWARDS: dict[str, Callable[[Loaded], Outputs]] = {
     f"{function.__name__}_backward": function
     for function in (
@@ -202,6 +221,8 @@ FORWARDS: dict[str, Callable[[Loaded], Outputs]] = {
         flashrnn_lstm, gated_linear_attention,
     )
 }  # fmt: skip
+FORWARDS["hash_encoding_backward"] = hash_encoding_first_order
+FORWARDS["hash_encoding_second_order"] = hash_encoding_second_order
 
 
 def test_every_task_has_its_forward_pass_here() -> None:

@@ -326,3 +326,49 @@ def test_neighbours_are_averaged_and_their_maximum_is_taken(seed: int) -> None:
         rows = [features[other] for other in neighbours[node] if other >= 0] or [np.zeros(task.WIDTH)]
         np.testing.assert_allclose(mean[node], np.mean(rows, axis=0), atol=1e-12)
         np.testing.assert_allclose(largest[node], np.max(rows, axis=0))
+
+
+def affine_alignment(first: Any, second: Any, scores: Any, gap_open: int, gap_extend: int) -> int:
+    """The best local alignment's score, by the three recurrences."""
+    h = np.zeros((len(first) + 1, len(second) + 1), dtype=int)
+    e, f = h - 10**6, h - 10**6
+    for i, a in enumerate(first, 1):
+        for j, b in enumerate(second, 1):
+            e[i, j] = max(h[i, j - 1] - gap_open, e[i, j - 1] - gap_extend)
+            f[i, j] = max(h[i - 1, j] - gap_open, f[i - 1, j] - gap_extend)
+            h[i, j] = max(0, h[i - 1, j - 1] + scores[a, b], e[i, j], f[i, j])
+    return int(h.max())
+
+
+@pytest.mark.parametrize("size", ["hidden_tiny", "small"])
+def test_alignment_scores_are_those_of_gotoh_s_recurrences(size: str) -> None:
+    task, (first, second, lengths, scores, *_), (best,) = run("smith_waterman_affine", size=size)
+    for p in range(task.PAIRS):
+        want = affine_alignment(first[p], second[p, : lengths[p]], scores, task.GAP_OPEN, task.GAP_EXTEND)
+        assert best[p] == want
+
+
+@pytest.mark.parametrize("size", ["hidden_tiny", "hidden_odd"])
+def test_strided_blocks_are_packed_byte_by_byte_and_unpacked_alone(size: str) -> None:
+    task, (buffer,), (packed,) = run("strided_pack", size=size)
+    back, _, outputs = run("strided_unpack", torch.from_numpy(packed), torch.from_numpy(~buffer), size=size)
+    assert not outputs
+    want = ~buffer
+    for block in np.ndindex(task.OBJECTS, task.PLANES, task.ROWS):
+        start = task.START + np.dot(block, (task.EXTENT, task.PLANE_STRIDE, task.ROW_STRIDE))
+        np.testing.assert_array_equal(packed[block], buffer[start : start + task.RUN])
+        want[start : start + task.RUN] = packed[block]
+    np.testing.assert_array_equal(back.after[1], want)
+
+
+def test_adamw_takes_the_step_of_torch_s_optimiser() -> None:
+    task, (parameter, grad, m, v, step), _ = run("adamw_step", size="small")
+    x, *moments = (torch.from_numpy(value) for value in (parameter, m, v))
+    x.requires_grad_().grad = torch.from_numpy(grad)
+    optimiser = torch.optim.AdamW(
+        [x], lr=task.RATE, betas=(task.BETA1, task.BETA2), eps=task.EPS, weight_decay=task.DECAY
+    )
+    optimiser.state[x] = dict(zip(("exp_avg", "exp_avg_sq"), moments, strict=True), step=torch.tensor(step - 1.0))
+    optimiser.step()
+    for got, want in zip([task.after[0], *task.after[2:4]], [x.detach(), *moments], strict=True):
+        np.testing.assert_allclose(got, want.numpy(), rtol=1e-12)
