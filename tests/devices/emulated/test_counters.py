@@ -38,6 +38,31 @@ def test_sectors_and_lines_per_request_by_stride(stride: int, sectors: int, line
     assert op.threads * op.bytes_per_thread == 192 * 4
 
 
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_requests_in_any_order_of_lanes_count_what_they_touch(kind: type) -> None:
+    """Lanes that rise, fall, meet or jump between two buffers, in some lanes only."""
+    name = {np.float32: "float", np.float64: "double"}[kind]
+    source = f"""extern "C" __global__ void k(const int* at, const {name}* x, const {name}* z, {name}* y) {{
+  int i = blockIdx.x * 32 + threadIdx.x, from = at[i];
+  if (from >= 0) y[i] = (from & 1 ? x : z)[from];
+}}"""
+    draws = np.random.default_rng(1)
+    rising = np.sort(draws.integers(0, 600, (10, 32)), axis=1)
+    falling = np.sort(draws.integers(0, 90, (10, 32)), axis=1)[:, ::-1]
+    requests = np.concatenate([rising, falling, draws.integers(0, 4000, (10, 32)), draws.integers(0, 9, (10, 32))])
+    requests[draws.random(requests.shape) < 0.1] = -1
+    data = np.arange(4000).astype(kind)
+    result = np.zeros(requests.size, kind)
+    report = cuda(source).run(len(requests), 32, requests.astype(np.int32).reshape(-1), data, data.copy(), result)
+    load = next(op for op in report.memory if op.access == "load" and op.threads == (requests >= 0).sum())
+    # Buffers begin at lines of their own.
+    bytes_of = [[(index & 1) * 2**20 + index * data.itemsize for index in row if index >= 0] for row in requests]
+    for shift, counted in ((5, load.transactions), (7, load.lines)):
+        assert counted == sum(len({byte >> shift for byte in row}) for row in bytes_of)
+    assert load.ideal_transactions == sum((len(set(row)) * data.itemsize + 31) // 32 for row in bytes_of)
+    assert np.array_equal(result, np.maximum(requests, 0).reshape(-1).astype(kind))
+
+
 def test_offset_by_one_element_costs_a_fifth_sector() -> None:
     source = 'extern "C" __global__ void k(const float* x, float* y) { y[threadIdx.x] = x[threadIdx.x + 1]; }'
     op = only(cuda(source).run(1, 32, np.zeros(64, np.float32), np.zeros(32, np.float32)), "global", "load")

@@ -69,6 +69,13 @@ def write_element(address: int, step: int, offset: int, width: int, value: int) 
 
 
 @native
+def row_holds(row: int, address: int, size: int) -> bool:
+    """Whether ``[address, address + size)`` lies in the allocation of a table row."""
+    first = address - load_i64(row + lay.ALLOC_BASE)
+    return first >= 0 and first <= load_i64(row + lay.ALLOC_SIZE) - size
+
+
+@native
 def find_allocation(ctx: int, address: int, size: int) -> int:
     """Return the table row (host address) that holds ``[address, address + size)``, or 0."""
     if address < 0:
@@ -85,10 +92,7 @@ def find_allocation(ctx: int, address: int, size: int) -> int:
     if low == 0:
         return 0
     row = table + (low - 1) * lay.ALLOC_RECORD
-    base = load_i64(row + lay.ALLOC_BASE)
-    if address - base <= load_i64(row + lay.ALLOC_SIZE) - size:
-        return row
-    return 0
+    return row if row_holds(row, address, size) else 0
 
 
 @native
@@ -115,8 +119,8 @@ def resolve_peer(ctx: int, site: int, lane_id: int, address: int, size: int) -> 
 @native
 def count_peers(ctx: int, op: int, addresses: int, mask: int, size: int) -> None:
     """Count one request to the shared memory of other CTAs, in sectors as global memory."""
+    ideal = (distinct_addresses(ctx, addresses, mask) * size + 31) >> 5
     sectors = distinct_units(ctx, addresses, mask, size, 5)
-    ideal = (distinct_addresses(addresses, mask) * size + 31) >> 5
     store_i64(op + lay.OP_PEER_REQUESTS, load_i64(op + lay.OP_PEER_REQUESTS) + 1)
     store_i64(op + lay.OP_PEER_SECTORS, load_i64(op + lay.OP_PEER_SECTORS) + sectors)
     store_i64(op + lay.OP_PEER_THREADS, load_i64(op + lay.OP_PEER_THREADS) + popcount(mask))
@@ -157,6 +161,7 @@ def resolve(ctx: int, op: int, addresses: int, mask: int, values: int, width: in
     base = -1
     limit = -1
     delta = 0
+    row = 0
     rest = mask
     while rest != 0:
         lane_id = trailing_zeros(rest)
@@ -213,7 +218,9 @@ def resolve(ctx: int, op: int, addresses: int, mask: int, values: int, width: in
             if access != lay.LOAD:
                 lane_limit = 0
         else:
-            row = find_allocation(ctx, address, size)
+            # Lanes mostly access the buffer of the lane before.
+            if row == 0 or not row_holds(row, address, size):
+                row = find_allocation(ctx, address, size)
             if row != 0:
                 flags = load_i64(row + lay.ALLOC_FLAGS)
                 if access != lay.LOAD and flags != 0:
@@ -254,16 +261,16 @@ def resolve(ctx: int, op: int, addresses: int, mask: int, values: int, width: in
     if in_global != 0:
         if mode & lay.MODE_SANITIZE and load_i32(op + lay.OP_SPECULATIVE) == 0:
             check_global(ctx, site, effective, host, in_global, size, access, values, width)
+        ideal += (distinct_addresses(ctx, effective, in_global) * size + 31) >> 5
         sectors_and_lines = distinct_sectors(ctx, effective, in_global, size)
         cost += sectors_and_lines & 0xFFFF
         lines += sectors_and_lines >> 16
-        ideal += (distinct_addresses(effective, in_global) * size + 31) >> 5
         if mode & lay.MODE_CACHE:
             masks = store_masks(ctx, effective, in_global, size, cost) if access == lay.STORE else 0
             cache_access(ctx, cost, access, masks)
     if in_shared != 0:
         cost += bank_wavefronts(ctx, effective, in_shared, size)
-        ideal += ideal_shared(effective, in_shared, size)
+        ideal += ideal_shared(ctx, effective, in_shared, size)
         if mode & lay.MODE_SANITIZE_SHARED and load_i32(op + lay.OP_SPECULATIVE) == 0:
             check_shared(ctx, site, effective, in_shared, size, access)
         if mode & lay.MODE_RACECHECK:

@@ -60,8 +60,8 @@ def distinct_units(ctx: int, addresses: int, mask: int, size: int, shift: int) -
 
 
 @native
-def distinct_sectors(ctx: int, addresses: int, mask: int, size: int) -> int:
-    """Collect the distinct sectors accessed into the units area; return how many + 65536 * how many lines."""
+def scattered_sectors(ctx: int, addresses: int, mask: int, size: int) -> int:
+    """The same as :func:`distinct_sectors`, where a lane's sector is below that of one before it."""
     scratch = load_i64(ctx + lay.CTX_SCRATCH)
     units = scratch + UNITS
     table = scratch + TABLE
@@ -102,6 +102,33 @@ def distinct_sectors(ctx: int, addresses: int, mask: int, size: int) -> int:
 
 
 @native
+def distinct_sectors(ctx: int, addresses: int, mask: int, size: int) -> int:
+    """Collect the distinct sectors accessed into the units area; return how many + 65536 * how many lines."""
+    units = load_i64(ctx + lay.CTX_SCRATCH) + UNITS
+    count = 0
+    lines = 0
+    last = -1
+    rest = mask
+    while rest != 0:
+        lane_id = trailing_zeros(rest)
+        rest &= rest - 1
+        address = load_i64(addresses + 8 * lane_id)
+        sector = address >> 5
+        if sector < last:
+            return scattered_sectors(ctx, addresses, mask, size)
+        final = (address + size - 1) >> 5
+        while sector <= final:
+            if sector != last:
+                if count == 0 or sector >> 2 != last >> 2:
+                    lines += 1
+                store_i64(units + 8 * count, sector)
+                count += 1
+                last = sector
+            sector += 1
+    return count + (lines << 16)
+
+
+@native
 def store_masks(ctx: int, addresses: int, mask: int, size: int, count: int) -> int:
     """Collect the bytes that a store writes of each of its ``count`` sectors, which are in the units area, as masks of
     32 bits; return their address, or 0 if all sectors are complete."""
@@ -133,24 +160,20 @@ def store_masks(ctx: int, addresses: int, mask: int, size: int, count: int) -> i
 
 
 @native
-def distinct_addresses(addresses: int, mask: int) -> int:
-    """Number of different lane addresses among the lanes of ``mask``."""
+def distinct_addresses(ctx: int, addresses: int, mask: int) -> int:
+    """Number of different lane addresses among the lanes of ``mask``; overwrites the units area."""
     count = 0
+    last = -1
     rest = mask
     while rest != 0:
         lane_id = trailing_zeros(rest)
         rest &= rest - 1
         address = load_i64(addresses + 8 * lane_id)
-        before = mask & ((1 << lane_id) - 1)
-        seen = False
-        while before != 0:
-            other = trailing_zeros(before)
-            before &= before - 1
-            if load_i64(addresses + 8 * other) == address:
-                seen = True
-                break
-        if not seen:
+        if address < last:
+            return distinct_units(ctx, addresses, mask, 1, 0)
+        if address != last:
             count += 1
+            last = address
     return count
 
 
@@ -160,7 +183,7 @@ def bank_wavefronts(ctx: int, addresses: int, mask: int, size: int) -> int:
 
     A wavefront serves one distinct word per bank, to any number of lanes; one address for all lanes is one wavefront.
     """
-    if distinct_addresses(addresses, mask) == 1:
+    if distinct_addresses(ctx, addresses, mask) == 1:
         return 1
     scratch = load_i64(ctx + lay.CTX_SCRATCH)
     units = scratch + UNITS
@@ -190,9 +213,9 @@ def bank_wavefronts(ctx: int, addresses: int, mask: int, size: int) -> int:
 
 
 @native
-def ideal_shared(addresses: int, mask: int, size: int) -> int:
+def ideal_shared(ctx: int, addresses: int, mask: int, size: int) -> int:
     """Conflict-free wavefronts for these lanes: one per group of lanes that the hardware serves together."""
-    if distinct_addresses(addresses, mask) == 1:
+    if distinct_addresses(ctx, addresses, mask) == 1:
         return 1
     group = 32
     if size == 8:
