@@ -76,6 +76,35 @@ def test_extents_that_are_equal_at_the_full_size_are_told_apart(name: str, compi
     ran(render(full, Design(), attributes, small), task, OTHER, compiler)
 
 
+CHUNKS = """
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+B, S, L, D = 8, 128, 64, 24
+class Model(nn.Module):
+    def __init__(self, chunk):
+        super().__init__()
+        self.chunk = chunk
+    def forward(self, x):
+        parts = x.view(x.shape[0], x.shape[1] // self.chunk, self.chunk, x.shape[2]).sum(2)
+        ends = F.pad(parts, (0, 0, 1, 0)).cumsum(1)
+        count = ends.shape[1]
+        before = torch.ones(count, count).tril() @ ends
+        return before[:, 1:] + torch.arange(count - 1)[:, None]
+def get_inputs():
+    return [torch.randn(B, S, D)]
+def get_init_inputs():
+    return [L]
+"""
+
+
+def test_a_mask_of_as_many_rows_as_chunks_is_so_at_every_size(compiler: Compiler) -> None:
+    small = {"S": 16, "L": 8, "D": 12}
+    full, other = trace_source(CHUNKS, {}), trace_source(CHUNKS, small, "small")
+    attributes = readable(Reference(CHUNKS, {}).attributes(), Reference(CHUNKS, small).attributes())
+    ran(render(full, Design(), attributes, other), CHUNKS, {"B": 3, "S": 15, "L": 3, "D": 5}, compiler)
+
+
 def test_a_size_is_recognised_by_both_of_its_values() -> None:
     size = Size.of(64, 16)
     assert size == Size.of(64, 16)

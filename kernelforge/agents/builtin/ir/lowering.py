@@ -239,7 +239,7 @@ class Lowering:
 
         One of ``near``; an attribute of the reference; where ``near`` are of no input, the extent of one that agrees at
         both sizes; a part of one of ``near``; the extent of an input or a weight;
-        a sum, difference, product or quotient of those; else the number itself.
+        a sum, difference, product or quotient of those; one that was computed; else the number itself.
 
         Raises:
             UnsupportedError: it differs between the sizes shown, and nothing explains it.
@@ -287,7 +287,18 @@ class Lowering:
                 for sign, value in (("+", a.value + b.value), ("-", a.value - b.value)):
                     if value == size:
                         return Dim(f"{a.text} {sign} {b.atom}", value)
-        return literal(size)
+        return self.computed(size)
+
+    def computed(self, size: int) -> Dim:
+        """An integer of the graph as the extent that the latest value has, else itself; extents of inputs and weights
+        are not looked at.
+
+        Raises:
+            UnsupportedError: it differs between the sizes shown, and no value has it.
+        """
+        own = set(self._extents.values())
+        dims = (dim for shape in reversed(self._shapes) for dim in shape if not dim.is_literal)
+        return next((dim for dim in dims if dim.value == size and dim not in own), None) or literal(size)
 
     def cast(self, value: Value, dtype: DType) -> Value:
         """A value in another element type; integers become real numbers before anything is computed with them."""

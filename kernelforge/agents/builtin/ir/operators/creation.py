@@ -14,7 +14,13 @@ from kernelforge.records import DType
 
 
 def _shape(lo: Lowering, sizes: Sequence[int]) -> tuple[Dim, ...]:
-    return tuple(lo.extent(size) for size in sizes)
+    return tuple(_extent(lo, size) for size in sizes)
+
+
+def _extent(lo: Lowering, size: int) -> Dim:
+    """A small number may be how many parts an axis was cut into, the same by chance at both sizes: so a mask's may."""
+    dim = lo.extent(size)
+    return lo.computed(size) if dim.is_literal and size > 1 else dim
 
 
 @lowers("full")
@@ -60,7 +66,7 @@ def _scalar_tensor(lo: Lowering, value: float, **_: Any) -> Value:
 def _arange(lo: Lowering, *bounds: int, **_: Any) -> Value:
     start, end, step = (0, *bounds, 1) if len(bounds) == 1 else (*bounds, 1)[:3]
     if start == 0 and step == 1:
-        return lo.iota((lo.extent(int(end)),), 0)
+        return lo.iota((_extent(lo, end if isinstance(end, int) else int(end)),), 0)
     counter = lo.iota((literal(-int((start - end) // step)),), 0)
     return lo.pointwise(f"{number(start)} + {{0}} * {number(step)}", counter, dtype=lo.dtype)
 
