@@ -198,6 +198,19 @@ def test_slices_too_large_are_cut_along_further_axes(monkeypatch: pytest.MonkeyP
         plain.choose("full", 1, 5)
 
 
+def test_weights_that_would_not_fit_with_their_twins_are_refused_before_anything_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reckoner = ReferenceRunner(task("self.l(x)", "torch.rand(M, N)", extra="self.l = nn.Linear(N, 8)"))
+    weights = [weight.nbytes for weight in reckoner.reference("full").model.parameters()]
+    limit = "kernelforge.evaluation.oracle.worker.slices.WEIGHT_BYTES"
+    monkeypatch.setattr(limit, 3 * sum(weights) + 2 * max(weights))
+    assert Slices(reckoner).choose("full", 1, 5)
+    monkeypatch.setattr(limit, 3 * sum(weights) + 2 * max(weights) - 1)
+    with pytest.raises(TaskError, match="the weights take"):
+        Slices(reckoner).choose("full", 1, 5)
+
+
 def test_elements_of_tiled_inputs_are_compared_with_the_reference_on_their_slices() -> None:
     reckoner = ReferenceRunner(SLICED["rows of a product"][0])
     drawn_whole = reckoner.draw("full", "task", 5, expected=False)

@@ -33,7 +33,7 @@ from kernelforge.evaluation.oracle.worker.reference_facts import facts_at
 from kernelforge.evaluation.oracle.worker.reference_runner import InputDraw, ReferenceRunner
 from kernelforge.evaluation.oracle.worker.tiles import TiledTensor
 from kernelforge.evaluation.oracle.worker.tolerance import Expected
-from kernelforge.evaluation.oracle.worker.torch_device import generator
+from kernelforge.evaluation.oracle.worker.torch_device import HOST, generator
 from kernelforge.records import Comparison, DType, SizeFacts, TensorSpec
 from kernelforge.sandbox.shared_memory import Blob
 
@@ -56,6 +56,10 @@ MEAN_BYTES: Final = PART_BYTES // 4
 WHOLE_FLOPS: Final = 40_000_000_000
 WHOLE_BYTES: Final = 768 << 20
 """Up to these the whole reference is run where no axis has slices of their own."""
+
+WEIGHT_BYTES: Final = 7 << 30
+"""Up to these a reference's weights are held on the host, each also in float64, and once more while it is nudged: of
+the 8 GiB that the oracle's process may take there."""
 
 _AGREE: Final = 1e-9
 """Relative difference of float64 results that another order of summation may make."""
@@ -140,6 +144,10 @@ class Slices:
         """
         facts = self._facts_of(size)
         shapes = [spec.shape for spec in facts.outputs]
+        weights = [weight.spec.nbytes for weight in facts.weights]
+        needed = 3 * sum(weights) + 2 * max(weights, default=0)
+        if self._reckoner.device == HOST and needed > WEIGHT_BYTES:
+            raise TaskError(f"the weights take {sum(weights):.2g} bytes, and {needed:.2g} while the reference runs")
         draws = np.random.default_rng(derived_seed(seed, "elements"))
         axes = self._axes(size)
         if not axes and (facts.flops > WHOLE_FLOPS or facts.compulsory_bytes > WHOLE_BYTES):
