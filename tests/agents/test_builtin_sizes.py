@@ -258,6 +258,18 @@ def test_a_long_plan_names_the_products_that_it_repeats(monkeypatch: pytest.Monk
     ran(written, task, {"N": 16}, compiler)
 
 
+def test_a_plan_that_is_too_long_gets_short_names(monkeypatch: pytest.MonkeyPatch, compiler: Compiler) -> None:
+    task = NETWORK.format(width=16, depth=3)
+    fused = render(trace_source(task, {}), Design(("fuse",))).plan
+    most = len(fused) - len(fused) // 8
+    monkeypatch.setattr("kernelforge.agents.builtin.codegen.render.MAX_PLAN_BYTES", most)
+    written = render(trace_source(task, {}), Design(("fuse",)))
+    assert len(fused) // 2 < len(written.plan) <= most
+    weights = re.compile(r'w\["[^"]*"\]')
+    assert weights.findall(written.plan) == weights.findall(fused)
+    ran(written, task, {"N": 16}, compiler)
+
+
 def test_a_quotient_keeps_products_in_brackets_whole() -> None:
     cut = quotient(Dim("(h * w) * n * c", 2 * 3 * 5 * 7), Dim("(h * w) * d", 2 * 3 * 7))
     assert cut == Dim("(h * w) * n * c // ((h * w) * d)", 5)

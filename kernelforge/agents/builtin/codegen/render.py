@@ -7,6 +7,7 @@ what belongs to one operator of the reference; the move ``fuse`` folds across op
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -187,6 +188,10 @@ SHORT_TERM = 8
 _ALONE = re.compile(r"(?<![\w\]])\((\w+|attrs\[\"[^\"]*\"\])\)")
 """A name in brackets that are no call's."""
 
+_NAME_OR_STRING = re.compile(r"\"[^\"]*\"|\b([A-Za-z_]\w*)")
+"""What a plan calls something, apart from what stands in quotes."""
+_ASSIGNED = re.compile(r"^ *(\w+) = ", re.MULTILINE)
+
 LONG_TEXT = 12
 """Characters of an extent from which the plan gives it a name."""
 
@@ -231,7 +236,7 @@ def render(
     rendered = _rendered(program, design, options, order) if needs <= PlanLimits().workspace_bytes else None
     if rendered is None or (len(rendered.plan) > MAX_PLAN_BYTES and not design.fuse):
         rendered = _rendered(program, design, options, partition(program, options, fuse=True))
-    return rendered
+    return replace(rendered, plan=_with_short_names(rendered.plan, MAX_PLAN_BYTES))
 
 
 def _rendered(program: Program, design: Design, options: Options, order: list[Value]) -> Rendered:
@@ -351,6 +356,25 @@ def _with_short_lines(lines: list[str]) -> list[str]:
             line = _ALONE.sub(r"\1", line.replace(f"({term})", f"({name})"))
         short.append(line)
     return short
+
+
+def _with_short_names(plan: str, most: int) -> str:
+    """A plan of more than ``most`` characters with short names for what it assigns: first for those that take the most
+    of it, and no more than it needs."""
+    excess = len(plan) - most
+    if excess <= 0:
+        return plan
+    names = Counter(match[1] for match in _NAME_OR_STRING.finditer(plan) if match[1])
+    assigned = sorted(set(_ASSIGNED.findall(plan)), key=lambda name: -len(name) * names[name])
+    short: dict[str, str] = {}
+    numbers = (name for number in itertools.count(1) if (name := f"v{number}") not in names)
+    for name, other in zip(assigned, numbers, strict=False):
+        if excess <= 0:
+            break
+        if len(other) < len(name):
+            short[name] = other
+            excess -= (len(name) - len(other)) * names[name]
+    return _NAME_OR_STRING.sub(lambda match: short.get(match[1], match[0]), plan)
 
 
 def _named(text: str, long: dict[str, str]) -> str:
