@@ -43,13 +43,16 @@ def small_float(code: int, exponent_bits: int, mantissa_bits: int) -> float:
     return sign * (2**mantissa_bits + mantissa) * 2.0 ** (exponent - bias - mantissa_bits)
 
 
-e2m1, e3m2, e4m3 = (partial(small_float, exponent_bits=e, mantissa_bits=m) for e, m in ((2, 1), (3, 2), (4, 3)))
+e2m1, e3m2, e4m3, e5m2 = (
+    partial(small_float, exponent_bits=e, mantissa_bits=m) for e, m in ((2, 1), (3, 2), (4, 3), (5, 2))
+)
 
 
 def test_the_small_formats_reach_as_far_as_their_specifications_say() -> None:
     assert [e2m1(code) for code in range(8)] == [0, 0.5, 1, 1.5, 2, 3, 4, 6]
     assert [e3m2(1), e3m2(31), e3m2(63)] == [0.0625, 28.0, -28.0]
     assert [e4m3(1), e4m3(0x7E)] == [2.0**-9, 448.0]
+    assert [e5m2(1), e5m2(0x7B)] == [2.0**-16, 57344.0]
 
 
 def weights_of(case: ReferenceCase, packed: Array, columns: int, width: int) -> Array:
@@ -107,6 +110,15 @@ def test_seven_bits_lie_in_three_planes() -> None:
         for plane, width, first in ((low, 4, 0), (middle, 2, 4), (high, 1, 6))
     )
     same(case.outputs[0], (codes - 64) * by_groups(scales, case.GROUP) @ x)
+
+
+def test_eight_bits_are_the_upper_half_of_a_float16() -> None:
+    case = Case("w8a16_gemm")
+    x, weight, scales = case.inputs
+    numbers = np.vectorize(lambda code: e5m2(int(code)))(weight)
+    assert numbers.tolist() == (weight.astype(np.uint16) << 8).view(np.float16).tolist()
+    assert (weight % 128 // 4).max() < 31
+    same(case.outputs[0], x @ (numbers * by_groups(scales, case.GROUP)).T)
 
 
 @each_seed
@@ -259,6 +271,13 @@ def test_sparse_weights_are_two_of_four() -> None:
     case = Case("sparse24_gemm")
     x, values, positions = case.inputs
     same(case.outputs[0], x @ dense24(values, positions).T)
+
+
+def test_sparse_four_bits_count_from_eight() -> None:
+    case = Case("sparse24_w4a16_gemm")
+    x, codes, positions, scales = case.inputs
+    stored = (weights_of(case, codes, x.shape[1] // 2, 4) - 8) * by_groups(scales, 64)
+    same(case.outputs[0], x @ dense24(stored, positions).T)
 
 
 def test_sparse_int8_scales_adds_and_cuts() -> None:
