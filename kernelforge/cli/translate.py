@@ -55,7 +55,7 @@ def translate(
     allow_unconfined: UnconfinedOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Translate the CUDA of a suite's tasks into C, and print compile rate and Pass@k."""
+    """Translate the CUDA of a suite's tasks into C, and print compile rate, Pass@k, BLEU and CodeBLEU."""
     import secrets
     from contextlib import closing
 
@@ -97,4 +97,4 @@ def translate(
                     output.write_text("".join(f"{row.model_dump_json()}\n" for row in made))
         except BudgetExhausted as error:
             warn(f"stopped: {error}")
-    print_view(scores(made), translation_lines, as_json=as_json)
+    print_view(scores(made, tasks), translation_lines, as_json=as_json)

@@ -118,6 +118,10 @@ class Size(Record):
         return self.name.startswith("hidden")
 
 
+SourceLanguage = Literal["c", "cpp", "fortran"]
+"""Language of sequential code that is to be translated."""
+
+
 class TaskPolicy(Record):
     """Rules for judging a task, beyond its source."""
 
@@ -146,7 +150,9 @@ class Task(Record):
     source: str
     """Python text with ``Model``, ``get_inputs`` and ``get_init_inputs``."""
     c_source: str = ""
-    """Sequential C for the Coder to translate, shown in place of ``source``, which stays the oracle; or empty."""
+    """Sequential code for the Coder to translate, shown in place of ``source``, which stays the oracle; or empty."""
+    c_language: SourceLanguage = "c"
+    """Language of ``c_source``."""
     translation: str = ""
     """A right candidate of a task with ``c_source``, as a reply: translations in either direction are compared with it
     or made of it. Empty where there is none."""
@@ -176,6 +182,8 @@ class Task(Record):
         """Hash of the content, which its licence and its known translation are no part of. A task without ``c_source``
         has the same digest as before that field existed."""
         left_out = {"license", "translation"} if self.c_source else {"c_source", "license", "translation"}
+        if self.c_language == "c":
+            left_out.add("c_language")  # a field that is younger than the digests of such tasks
         return content_hash(self.model_dump(mode="json", exclude=left_out))
 
     def size(self, name: str) -> Size:

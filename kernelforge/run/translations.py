@@ -19,6 +19,7 @@ from kernelforge.records import Task, Verdict, content_hash
 from kernelforge.records.base import Record
 from kernelforge.search import pass_at_k
 from kernelforge.translation.evaluator import CEvaluators, c_candidate
+from kernelforge.translation.likeness import Likeness, likeness
 
 BEFORE_BUILT: Final = frozenset({"parse", "compile"})
 """Stages at which what is not OK has not been compiled."""
@@ -53,6 +54,8 @@ class TranslationScores(Record):
     """Share of the samples that compile; all samples count alike."""
     pass_at_k: dict[int, float]
     """Probability that k samples of a task hold a correct one, over tasks, for each k that every task has."""
+    likeness: Likeness | None = None
+    """To the known C functions, of all samples that hold one; None where none does."""
 
 
 def translate(
@@ -113,8 +116,8 @@ def translate(
                     )
 
 
-def scores(translations: Sequence[Translation]) -> TranslationScores:
-    """Compile rate and Pass@k.
+def scores(translations: Sequence[Translation], tasks: Sequence[Task]) -> TranslationScores:
+    """Compile rate, Pass@k, and likeness to the known C functions of the tasks.
 
     Raises:
         UsageError: none of them was judged.
@@ -125,6 +128,8 @@ def scores(translations: Sequence[Translation]) -> TranslationScores:
     made = Counter(item.task for item in judged)
     right = Counter(item.task for item in judged if item.verdict is Verdict.OK)
     least = min(made.values())
+    written = [item for item in judged if item.stage != "parse"]
+    functions = {task.name: task.c_source for task in tasks}
     return TranslationScores(
         tasks=len(made),
         samples=len(judged),
@@ -134,6 +139,7 @@ def scores(translations: Sequence[Translation]) -> TranslationScores:
             for k in (1, 5, 10)
             if k <= least
         },
+        likeness=likeness([item.source for item in written], [functions[item.task] for item in written], "c"),
     )
 
 

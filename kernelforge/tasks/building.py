@@ -15,6 +15,7 @@ from kernelforge.errors import TaskError
 from kernelforge.records import Size, Task, TaskPolicy, first_fault
 from kernelforge.tasks.constants import Scalar, Template
 from kernelforge.tasks.files import (
+    LANGUAGES,
     MANIFEST,
     Entry,
     GridEntry,
@@ -107,6 +108,7 @@ def _base_task(folder: Path, manifest: Manifest, entry: Entry) -> Task:
             tags=tuple(dict.fromkeys((*manifest.tags, *entry.tags))),
             source=parsed.source,
             c_source=c_source,
+            c_language="c" if entry.c_source is None else LANGUAGES[Path(entry.c_source).suffix],
             translation=translation,
             sizes=tuple(sizes),
             policy=TaskPolicy.model_validate({**manifest.policy, **entry.policy}),
@@ -116,6 +118,19 @@ def _base_task(folder: Path, manifest: Manifest, entry: Entry) -> Task:
         raise TaskError(f"{where}: {first_fault(error)}") from error
     except TaskError as error:
         raise TaskError(f"{where}: {error}") from error
+
+
+def in_another_language(folder: Path, entry: Entry, task: Task) -> Task:
+    """A translation task with the sequential code that an entry names, which computes the same.
+
+    Raises:
+        TaskError: the task shows no such code, or the entry's cannot be read.
+    """
+    if entry.c_source is None or not task.c_source:
+        raise TaskError(f"{_where(folder, entry)}: c_source is for a task that has one in the base suite")
+    code = read_c_source(_inside(folder, entry, entry.c_source))
+    language = LANGUAGES[Path(entry.c_source).suffix]
+    return task.model_copy(update={"c_source": code, "c_language": language})
 
 
 def _fill_in(template: str, constants: Mapping[str, Scalar]) -> str:

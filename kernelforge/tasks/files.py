@@ -13,12 +13,13 @@ import stat
 import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from kernelforge.errors import TaskError
-from kernelforge.records import first_fault
+from kernelforge.candidate.reply import parse_reply
+from kernelforge.errors import CandidateError, TaskError
+from kernelforge.records import SourceLanguage, first_fault
 from kernelforge.tasks.constants import MOST_SOURCE_BYTES, Scalar, module_constants, parse_python, plain_text
 
 _MOST_TOML_BYTES = 8 << 20
@@ -117,12 +118,18 @@ def read_task_source(path: Path, *, within: Path | None = None) -> str:
     return _read_text(path, MOST_SOURCE_BYTES, "task file", advice, within=within)
 
 
+LANGUAGES: Final[dict[str, SourceLanguage]] = {".c": "c", ".cpp": "cpp", ".f90": "fortran"}
+"""Languages of sequential code by the ends of file names."""
+
+
 def read_c_source(path: Path) -> str:
-    """Text of the C function of a translation task.
+    """Text of the function of a translation task.
 
     Raises:
-        TaskError: the file is missing, is not text, is empty, or is over 64 KiB.
+        TaskError: the file is missing, is not text, is empty, is over 64 KiB, or its name has another end.
     """
+    if path.suffix not in LANGUAGES:
+        raise TaskError(f"{path} is of no known language; c_source names a file that ends in {', '.join(LANGUAGES)}")
     text = _read_text(path, _MAX_C_BYTES, "C file", "; c_source names a file in the suite's folder")
     if not text.strip():
         raise TaskError(f"{path} is empty; c_source names a file with the C function to translate")
@@ -133,9 +140,14 @@ def read_translation(path: Path) -> str:
     """Text of the right candidate of a translation task, as a reply.
 
     Raises:
-        TaskError: the file is missing, is not text, or is over 64 KiB.
+        TaskError: the file is missing, is not text, is over 64 KiB, or holds no candidate.
     """
-    return _read_text(path, _MAX_C_BYTES, "reply", "; translation names a file in the suite's folder")
+    text = _read_text(path, _MAX_C_BYTES, "reply", "; translation names a file in the suite's folder")
+    try:
+        parse_reply(text)
+    except CandidateError as error:
+        raise TaskError(f"{path} is no right candidate: {error}") from error
+    return text
 
 
 def _read_text(path: Path, most: int, what: str, advice: str, *, within: Path | None = None) -> str:

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from kernelforge.errors import TaskError, UsageError
 from kernelforge.records import Size, Task, TaskPolicy, content_hash, first_fault
-from kernelforge.tasks.building import entry_path, tasks_of_entry, tasks_of_grid
+from kernelforge.tasks.building import entry_path, in_another_language, tasks_of_entry, tasks_of_grid
 from kernelforge.tasks.constants import Scalar, substitute
 from kernelforge.tasks.files import (
     MANIFEST,
@@ -267,13 +267,16 @@ def _derived_tasks(folder: Path, manifest: Manifest) -> Iterator[Task]:
         yield from (_derived_task(str(here), folder.name, manifest, task) for task in suite)
     for entry in manifest.task:
         where = f"{here}, task '{entry.name}'"
-        changed = entry.model_fields_set - {"name", "full"}
+        changed = entry.model_fields_set - {"name", "full", "c_source"}
         if changed:
             raise TaskError(
-                f"{where}: sets {', '.join(sorted(changed))}, which the base decides; set name and full only"
+                f"{where}: sets {', '.join(sorted(changed))}, which the base decides; set name, full and c_source only"
             )
         try:
-            yield _derived_task(where, folder.name, manifest, suite.task(entry.name), entry.full)
+            task = suite.task(entry.name)
+            if entry.c_source is not None:
+                task = in_another_language(folder, entry, task)
+            yield _derived_task(where, folder.name, manifest, task, entry.full)
         except (TaskError, UsageError) as error:
             raise TaskError(f"{where}: {error}") from error
 

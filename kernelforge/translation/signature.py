@@ -59,6 +59,8 @@ def read_signature(task: Task) -> Signature:
     """
     if not task.c_source:
         raise TaskError(f"task {task.name!r} has no C function, so nothing says how a C candidate is called")
+    if task.c_language != "c":
+        raise TaskError(f"task {task.name!r} of {task.suite} shows no C; translate the CUDA of a suite that does")
     match = re.search(rf"^void\s+{re.escape(task.name)}\s*\(([^)]*)\)", _COMMENT.sub("", task.c_source), re.MULTILINE)
     if match is None:
         raise TaskError(f"task {task.name!r}: its C source defines no `void {task.name}(...)`")

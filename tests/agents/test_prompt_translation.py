@@ -94,3 +94,23 @@ def test_a_task_of_the_shipped_suite_is_told_by_its_c_function() -> None:
     text = coder_prompt(CoderRequest(replace(BRIEF, task=task), Operator.SEED, None, None, ())).text
     assert task.c_source.rstrip() in text
     assert "`forward(u, r)`" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        (
+            "translate-fortran/heat_step",
+            ("sequential Fortran subroutine does", "```fortran", "extents of its array in reverse"),
+        ),
+        ("translate-cpp/sobel", ("sequential C++ function does", "```cpp", "in the order of the C++ parameters")),
+    ],
+)
+def test_other_languages_are_named_and_shown_as_what_they_are(name: str, words: tuple[str, ...]) -> None:
+    task = load_task(name)
+    text = coder_prompt(CoderRequest(replace(BRIEF, task=task), Operator.SEED, None, None, ())).text
+    assert task.c_source.rstrip() in text
+    for word in words:
+        assert word in text
+    assert "C function" not in text.replace("C++ function", "")
+    assert task.translation[:80] not in text

@@ -55,20 +55,29 @@ def test_each_sample_gets_its_verdict_and_the_prompt_shows_no_c(horner: Task) ->
     assert f"[{horner.size('hidden_tiny').constants['N']}]" not in prompt.split("Sizes that you may see")[1]
 
 
-def made(task: str, sample: int, verdict: Verdict, stage: str) -> Translation:
+def made(task: Task, sample: int, verdict: Verdict, stage: str, source: str = "x") -> Translation:
     reason = "" if verdict is Verdict.OK else "why"
-    return Translation(task=task, sample=sample, coder="x", source="x", verdict=verdict, stage=stage, reason=reason)
+    return Translation(
+        task=task.name, sample=sample, coder="x", source=source, verdict=verdict, stage=stage, reason=reason
+    )
 
 
-def test_scores_are_means_over_tasks_and_leave_out_what_was_not_judged() -> None:
-    rows = [made("a", 0, Verdict.OK, "done"), made("a", 1, Verdict.WRONG, "small")]
-    rows += [made("b", 0, Verdict.BUILD, "compile"), made("b", 1, Verdict.CRASH, "hidden")]
-    rows += [made("b", 2, Verdict.INFRA, "compile")]
-    counted = scores(rows)
-    assert (counted.tasks, counted.samples, counted.compile_rate) == (2, 4, 0.75)
+def test_scores_are_means_over_tasks_and_leave_out_what_was_not_judged(horner: Task) -> None:
+    other = horner.model_copy(update={"name": "other"})
+    rows = [made(horner, 0, Verdict.OK, "done", horner.c_source), made(horner, 1, Verdict.WRONG, "small")]
+    rows += [made(other, 0, Verdict.BUILD, "compile"), made(other, 1, Verdict.CRASH, "hidden")]
+    rows += [made(other, 2, Verdict.INFRA, "compile"), made(other, 3, Verdict.POLICY, "parse", "no function")]
+    counted = scores(rows, [horner, other])
+    assert (counted.tasks, counted.samples, counted.compile_rate) == (2, 5, 0.6)
     assert counted.pass_at_k == {1: 0.25}
+    assert counted.likeness is not None
+    assert counted.likeness.texts == 4
+    alone = scores(rows[:1], [horner]).likeness
+    assert alone is not None
+    assert alone.bleu == pytest.approx(1.0)
+    assert 0 < counted.likeness.bleu < 1
     with pytest.raises(UsageError, match="nothing to count"):
-        scores(rows[-1:])
+        scores(rows[4:5], [other])
 
 
 def test_a_task_without_known_cuda_is_refused(horner: Task) -> None:

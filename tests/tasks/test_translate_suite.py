@@ -83,6 +83,15 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+COMPILERS = {
+    "cpp": ["g++", "-std=c++17", "-fno-exceptions"],
+    "fortran": ["gfortran", "-std=f2008", "-fcheck=bounds", "-Wno-compare-reals"],
+}
+in_another_language = pytest.mark.parametrize(
+    "task", [*shipped("translate-cpp"), *shipped("translate-fortran")], ids=lambda task: f"{task.suite}/{task.name}"
+)
+
+
 def run_c(
     task: Task, library: Path, extents: dict[str, Any], inputs: dict[str, Any], outputs: list[torch.Tensor]
 ) -> None:
@@ -106,6 +115,11 @@ def run_c(
 @each_task
 @pytest.mark.parametrize("size", SIZES)
 def test_the_oracle_computes_what_the_c_function_does(task: Task, size: str, libraries: Path) -> None:
+    compare_with_oracle(task, size, libraries / f"{task.name}.so")
+
+
+def compare_with_oracle(task: Task, size: str, library: Path) -> None:
+    """See that the function in a library writes what the reference returns."""
     source = size_source(task, size)
     space: dict[str, Any] = {}
     exec(source, space)
@@ -115,13 +129,31 @@ def test_the_oracle_computes_what_the_c_function_does(task: Task, size: str, lib
     expected = list(expected) if isinstance(expected, tuple) else [expected]
     made = [torch.empty_like(item, memory_format=torch.contiguous_format) for item in expected]
     parsed = parse_task_file(source, task.name)
-    run_c(task, libraries / f"{task.name}.so", parsed.constants, dict(zip(parsed.parameters, drawn, strict=True)), made)
+    run_c(task, library, parsed.constants, dict(zip(parsed.parameters, drawn, strict=True)), made)
     for got, want in zip(made, expected, strict=True):
         if not want.is_floating_point():
             assert torch.equal(got, want)
         else:
             scale = want.abs() + want.square().mean().sqrt()
             assert float(((got - want).abs() / scale).max()) < 2**-18
+
+
+@in_another_language
+def test_the_same_function_in_another_language_computes_the_same(task: Task, tmp_path: Path) -> None:
+    compiler, *flags = COMPILERS[task.c_language]
+    if shutil.which(compiler) is None:
+        pytest.skip(f"there is no compiler `{compiler}` for {task.suite}")
+    file = tmp_path / f"{task.name}.{'cpp' if task.c_language == 'cpp' else 'f90'}"
+    file.write_text(task.c_source)
+    common = ["-O1", "-Wall", "-Wextra", "-Werror", "-ffp-contract=off", "-shared", "-fPIC"]
+    command = [compiler, *flags, *common, "-o", str(tmp_path / "function.so"), str(file)]
+    built = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert built.returncode == 0, built.stderr
+    in_c = TRANSLATE.task(task.name)
+    assert (task.sizes, task.translation, task.source) == (in_c.sizes, in_c.translation, in_c.source)
+    assert task.digest != in_c.digest
+    for size in SIZES:
+        compare_with_oracle(in_c, size, tmp_path / "function.so")
 
 
 @each_task

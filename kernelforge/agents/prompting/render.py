@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from kernelforge.agents.acceptance import APART
 from kernelforge.agents.base import TaskContext
@@ -27,9 +27,21 @@ from kernelforge.agents.prompting.sizes import shared_text, sizes_text, symbolic
 from kernelforge.agents.prompting.text import fenced, inline, tensors
 from kernelforge.errors import UsageError
 from kernelforge.llm.base import Prompt
-from kernelforge.records import AgentName, Candidate, Task, TaskFacts
+from kernelforge.records import AgentName, Candidate, SourceLanguage, Task, TaskFacts
 from kernelforge.tasks.files import parse_task_file
 from kernelforge.tasks.suites import data_path
+
+LANGUAGE_NAMES: Final[dict[SourceLanguage, str]] = {"c": "C", "cpp": "C++", "fortran": "Fortran"}
+
+
+def routine(task: Task) -> str:
+    """Name of a function without a result in the task's language."""
+    return "subroutine" if task.c_language == "fortran" else "function"
+
+
+def sequential(task: Task) -> str:
+    """The sequential code of a translation task, such as ``C function``."""
+    return f"{LANGUAGE_NAMES[task.c_language]} {routine(task)}"
 
 
 def parameters(task: Task) -> tuple[str, ...]:
@@ -199,6 +211,7 @@ def _environment() -> Environment:
         finalize=_without_last_newlines,
     )
     environment.globals |= {
+        "LANGUAGE_NAMES": LANGUAGE_NAMES,
         "apart": f"{APART:.0%}",
         "block": fenced,
         "changes": changes,
@@ -211,6 +224,8 @@ def _environment() -> Environment:
         "label": label,
         "parameters": parameters,
         "profile_table": profile_table,
+        "routine": routine,
+        "sequential": sequential,
         "shared_text": shared_text,
         "sizes_text": sizes_text,
         "symbolic_sizes": symbolic_sizes,

@@ -28,6 +28,7 @@ from kernelforge.report.formatting import (
 )
 from kernelforge.report.tables.base import STYLES, Column, Table
 from kernelforge.report.tables.task import task_table, timing_table
+from kernelforge.report.terminal.translation import likeness_text
 from kernelforge.report.terminal.widgets import bar, field, heading, interval
 from kernelforge.report.views.attempt import sides_of, unhidden_eager_us
 from kernelforge.report.views.statistics import FAST_P
@@ -172,6 +173,10 @@ def _head(view: RunView) -> list[RenderableType]:
         rows.append(("cost", f"in all: {view.cost.text}"))
     if view.pass_at_k:
         rows.append(("pass@k", ", ".join(f"{value:.3f} at {k}" for k, value in view.pass_at_k.items())))
+    if view.compile_rate is not None:
+        rows.append(("compile rate", f"{view.compile_rate:.1%}"))
+    if view.likeness is not None:
+        rows.append(("likeness", likeness_text(view.likeness)))
     return [field(label, value) for label, value in rows]
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import Literal
 
+from kernelforge.candidate import parse_reply
 from kernelforge.prediction.correction import CardError, card_errors
 from kernelforge.records import (
     UNCOMPARED,
@@ -33,8 +34,10 @@ from kernelforge.report.views.funnel import FunnelStep, MatrixRow, StageEnd, fun
 from kernelforge.report.views.integrity import IntegrityView, integrity_view
 from kernelforge.report.views.messages import AgentCost, Cost, agent_costs, total_cost
 from kernelforge.report.views.run_records import DisplayedState, RunRecords, TaskSummary
+from kernelforge.rewards.base import BEFORE_BUILT
 from kernelforge.search import pass_at_k
 from kernelforge.search.base import is_step
+from kernelforge.translation.likeness import Likeness, likeness
 
 
 class AbsentBaseline(View):
@@ -96,6 +99,10 @@ class RunView(View):
     pass_at_k: dict[int, float] | None
     """Probability that k samples of a task contain a correct one, mean over tasks; None where samples are not
     independent (any strategy but ``best-of-n``), not all measured, or fewer than planned at a task."""
+    compile_rate: float | None = None
+    """Share of the samples that compile, of a run with ``pass_at_k`` on tasks with known translations; else None."""
+    likeness: Likeness | None = None
+    """Of these samples to the known translations."""
     fast_curves: tuple[FastCurve, ...]
     """fast_p against the fastest baseline, then against each that was timed; empty for a modelled run."""
     model_errors: tuple[CardError, ...] = ()
@@ -148,6 +155,8 @@ def run_view(records: RunRecords) -> RunView:
         cost=total_cost(records.all_messages()),
         costs=agent_costs(records.all_messages()),
         pass_at_k=_pass_at_k(records),
+        compile_rate=_compile_rate(records),
+        likeness=_likeness(records),
         fast_curves=fast_curves(records.bests()) if measured else (),
         model_errors=card_errors(_outcomes(records)),
         absent=_absent(attempts),
@@ -179,6 +188,35 @@ def _absent(attempts: Sequence[Attempt]) -> tuple[AbsentBaseline, ...]:
         for (baseline, reason), names in tasks.items()
     ]
     return tuple(sorted(rows, key=lambda row: (-row.tasks, row.baseline, row.reason)))
+
+
+def _samples(records: RunRecords) -> list[Attempt]:
+    """Judged samples of best-of-n at tasks with a known translation."""
+    if records.run.config.strategy != "best-of-n":
+        return []
+    translated = {name for name, task in records.tasks.items() if task.translation}
+    return [
+        attempt
+        for attempt in records.attempts
+        if attempt.task in translated and is_step(attempt) and attempt.evaluation.verdict is not Verdict.INFRA
+    ]
+
+
+def _compile_rate(records: RunRecords) -> float | None:
+    """Share of the samples that compile; all count alike."""
+    samples = _samples(records)
+    built = sum(
+        attempt.evaluation.verdict is Verdict.OK or attempt.evaluation.stage not in BEFORE_BUILT for attempt in samples
+    )
+    return built / len(samples) if samples else None
+
+
+def _likeness(records: RunRecords) -> Likeness | None:
+    """Likeness of the samples' device code to that of the known translations."""
+    texts = [(attempt.task, attempt.candidate) for attempt in _samples(records)]
+    written = [(task, candidate.source) for task, candidate in texts if candidate and candidate.language == "cuda"]
+    code = {task: parse_reply(records.tasks[task].translation).source for task, _ in written}
+    return likeness([source for _, source in written], [code[task] for task, _ in written], "cuda")
 
 
 def _pass_at_k(records: RunRecords) -> dict[int, float] | None:

@@ -163,7 +163,7 @@ class TaskView(View):
     reference: str | None
     """Python text with ``Model``, ``get_inputs`` and ``get_init_inputs``."""
     c_reference: str | None
-    """Sequential C that Coders see instead."""
+    """Sequential code that Coders see instead."""
     sizes: tuple[TaskSize, ...]
     device: str
     roofs: DevicePeaks | None
