@@ -9,6 +9,7 @@ import torch
 
 from kernelforge.errors import TaskError
 from kernelforge.evaluation.oracle.worker.reference import Reference, Value
+from kernelforge.evaluation.oracle.worker.reference_facts import facts_at
 from kernelforge.evaluation.oracle.worker.reference_runner import InputDraw, ReferenceRunner
 from kernelforge.evaluation.oracle.worker.slices import Elements, Mean, Slices, Slicing, elements_of
 from kernelforge.evaluation.oracle.worker.tiles import TiledTensor
@@ -209,6 +210,14 @@ def test_weights_that_would_not_fit_with_their_twins_are_refused_before_anything
     monkeypatch.setattr(limit, 3 * sum(weights) + 2 * max(weights) - 1)
     with pytest.raises(TaskError, match="the weights take"):
         Slices(reckoner).choose("full", 1, 5)
+
+
+def test_a_reference_is_described_once_for_facts_and_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    reckoner = ReferenceRunner(SLICED["softmax"][0])
+    facts = facts_at(reckoner.described("full"), "full", (), fake=True)
+    monkeypatch.delattr("kernelforge.evaluation.oracle.worker.reference_facts.size_facts")
+    assert len(Slices(reckoner).choose("full", 3, 5)[0]) == 5
+    assert facts_at(reckoner.described("full"), "full", (), fake=True) is facts
 
 
 def test_elements_of_tiled_inputs_are_compared_with_the_reference_on_their_slices() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import warnings
 from collections.abc import Iterator, Sequence
@@ -89,8 +90,10 @@ _REDUCTIONS = frozenset({
 })  # fmt: skip
 
 
-def facts_at(reference: Reference, size: str, mutates: Sequence[int], *, fake: bool) -> SizeFacts:
-    """Facts at one size. ``fake`` works on shapes alone where the reference lets it, and costs no time or memory.
+@functools.lru_cache(maxsize=16)
+def facts_at(reference: Reference, size: str, mutates: tuple[int, ...], *, fake: bool) -> SizeFacts:
+    """Facts at one size; kept, for a recurrent network's take half a minute, and the stages ask again. ``fake`` works
+    on shapes alone where the reference lets it, and takes no memory.
 
     Raises:
         TaskError: the reference does not run.
