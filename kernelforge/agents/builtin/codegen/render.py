@@ -304,10 +304,11 @@ def _plan(program: Program, kernels: list[KernelText], order: list[Value]) -> st
     results = ", ".join(names[output] for output in program.outputs)
     text = "\n".join([*body, f"return {results}"])
     head: list[str] = []
+    words = set(re.findall(r"\w+", text))
     for leaf in program.leaves:
         if isinstance(leaf, StoredTensor):
             for axis in range(len(leaf.shape)):
-                if re.search(rf"\b{leaf.name}_{axis}\b", text):
+                if f"{leaf.name}_{axis}" in words:
                     head.append(f"{leaf.name}_{axis} = {leaf.text}.shape[{axis}]")
     lines = [*head, *text.split("\n")]
     if len(text) > LONG_PLAN:
@@ -382,6 +383,6 @@ def _named(text: str, long: dict[str, str]) -> str:
     that stands so."""
     for extent, name in long.items():
         if extent in text:
-            text = re.sub(rf"(^|[(\[]|, |= ){re.escape(extent)}(?=$|[)\],]| \+ )", rf"\1{name}", text)
-            text = re.sub(rf"(?<![\w\]])\({name}\)", name, text)
+            text, times = re.subn(rf"(^|[(\[]|, |= ){re.escape(extent)}(?=$|[)\],]| \+ )", rf"\1{name}", text)
+            text = re.sub(rf"(?<![\w\]])\({name}\)", name, text) if times else text
     return text
