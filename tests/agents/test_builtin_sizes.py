@@ -215,6 +215,13 @@ def test_a_long_sum_is_one_of_sums_of_runs(
     ran(written, task, {"N": 7 if "(0)" not in sums else 37, "D": 36}, compiler)
 
 
+@pytest.mark.parametrize(("length", "threads"), [(1 << 16, 256), ((1 << 16) + 2, 32)])
+def test_blocks_of_long_rows_are_single_warps(length: int, threads: int) -> None:
+    task = TASK.format(init="pass", body="torch.softmax(x, 3)")
+    written = render(trace_source(task, {"K": length // 2}), Design())
+    assert f"softmax_rows[ceil_div((x_0 * x_1 * x_2), {threads}), {threads}](" in written.plan
+
+
 def test_a_first_candidate_fuses_where_its_tensors_would_exceed_a_plans_memory() -> None:
     """Two tensors of a chain are in use at a time, and the result is a third."""
     rows = PlanLimits().workspace_bytes // (3 * 4 * 2**14)

@@ -12,9 +12,12 @@ from kernelforge.agents.builtin.codegen.cpp_emitter import indent
 from kernelforge.agents.builtin.codegen.kernel import THREADS, KernelText, Options, cone, leaves, plan_int, same_shape
 from kernelforge.agents.builtin.codegen.loops import LoopEmitter, combine_of, result_of, start_of, step_of, type_of
 from kernelforge.agents.builtin.ir.iteration_space import C_TYPES, ZERO, Coordinate, LoopGroup, to_storage
+from kernelforge.agents.builtin.ir.lowering import LONG
 from kernelforge.agents.builtin.ir.nodes import Dim, Reduce, Value, product
 from kernelforge.errors import UnsupportedError
 from kernelforge.records import DType
+
+WARP = 32
 
 
 class RowWriter:
@@ -158,8 +161,10 @@ class RowWriter:
                 "    const int row = blockIdx.x * blockDim.x + threadIdx.x;",
                 f"    if (row >= {rows}) return;", *indent(core), "}",
             ]  # fmt: skip
+            # Blocks of long rows are small: they spread over the GPU, and one of them can still be profiled.
+            threads = WARP if length.value > LONG else THREADS
             return KernelText(
-                name, "\n".join(source), em.signature, self.root, f"ceil_div({count}, {THREADS})", str(THREADS)
+                name, "\n".join(source), em.signature, self.root, f"ceil_div({count}, {threads})", str(threads)
             )
         t, v, s = f"{name}_t", f"{name}_v", f"{name}_s"
         template = [("T", t), *([("V", v)] if self.vector else []), *([("STAGE", s)] if self.cached else [])]
