@@ -14,15 +14,17 @@ from tests.devices.emulated.harness import Device
 
 RNG = np.random.default_rng(5)
 
-KERNEL = """#define NDEBUG
+HEADERS = """#define NDEBUG
 #include <cute/tensor.hpp>
 #include <cute/arch/tmem_allocator_sm100.hpp>
 #include <cutlass/arch/barrier.h>
 using namespace cute;
+"""
+KERNEL = """namespace of_NAME {
 TYPES
 
 // d (m, n) = a (m, k) b (n, k)^T, all row-major. Threads copy tiles to shared memory, one issues the products.
-extern "C" __global__ void CLUSTER k(const TA* a, const TB* b, float* d, int m, int n, int k) {
+extern "C" __global__ void CLUSTER NAME(const TA* a, const TB* b, float* d, int m, int n, int k) {
   using Allocator = conditional_t<PAIR, TMEM::Allocator2Sm, TMEM::Allocator1Sm>;
   extern __shared__ __align__(1024) unsigned char raw[];
   __shared__ __align__(16) uint32_t where;
@@ -89,6 +91,8 @@ extern "C" __global__ void CLUSTER k(const TA* a, const TB* b, float* d, int m, 
     allocator.free(where, 512);
   }
 }
+}
+using of_NAME::NAME;
 """
 
 
@@ -110,23 +114,30 @@ CASES = [("SS", 128, 128, False, "KK", 32), ("SS", 64, 64, False, "NN", 16), ("2
          ("2x1SM_SS", 128, 64, True, "NK", 32)]  # fmt: skip
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("atom", "m", "n", "pair", "majors", "lanes"), CASES)
-def test_products_in_cute_are_right(
-    open_warm: Callable[..., Compiler], atom: str, m: int, n: int, pair: bool, majors: str, lanes: int
-) -> None:
-    """Rows or columns of the matrices may be adjacent in shared memory. To build a kernel takes 15 s of CPU time."""
+@pytest.fixture(scope="module")
+def device(open_warm: Callable[..., Compiler]) -> Device:
+    """The kernels of all cases, built together: most of 15 s of CPU time for one goes into the headers."""
     if not any(wheel.extra == "cutlass" for wheel in header_wheels(installed_toolchain().major)):
         pytest.skip("nvidia-cutlass is not installed: install the extra cutlass")
-    source = KERNEL.replace("TYPES", types(atom, m, n, pair=pair, majors=majors, lanes=lanes))
-    source = source.replace("CLUSTER", "__cluster_dims__(2, 1, 1)" if pair else "")
+    source = HEADERS
+    for number, (atom, m, n, pair, majors, lanes) in enumerate(CASES):
+        kernel = KERNEL.replace("TYPES", types(atom, m, n, pair=pair, majors=majors, lanes=lanes))
+        source += kernel.replace("CLUSTER", "__cluster_dims__(2, 1, 1)" if pair else "").replace("NAME", f"k{number}")
     compiler = open_warm(Compiler, None, limits=replace(COMPILE_LIMITS, wall_s=280, cpu_s=140))
-    built = compiler.build(source, ["k"], arch="sm_100a")
+    built = compiler.build(source, [f"k{number}" for number in range(len(CASES))], arch="sm_100a")
     assert isinstance(built, Artifact), built
+    return Device(built.ptx.decode())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case)))
+def test_products_in_cute_are_right(device: Device, case: tuple[str, int, int, bool, str, int]) -> None:
+    """Rows or columns of the matrices may be adjacent in shared memory."""
+    _, m, n, pair, _, _ = case
     rows, columns, k = 2 * m, 2 * n, 192
     a, b = (RNG.standard_normal((lines, k)).astype(np.float16) for lines in (rows, columns))
     d = np.zeros((rows, columns), np.float32)
-    grid = (4 if pair else 2, 2)
-    Device(built.ptx.decode()).run(grid, 128, a, b, d, rows, columns, k, shared=65536)
+    grid, kernel = (4 if pair else 2, 2), f"k{CASES.index(case)}"
+    device.run(grid, 128, a, b, d, rows, columns, k, kernel=kernel, shared=65536)
     exact = a.astype(np.float64) @ b.astype(np.float64).T
     np.testing.assert_allclose(d, exact, rtol=1e-5, atol=2e-4)
