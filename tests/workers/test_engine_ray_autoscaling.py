@@ -10,7 +10,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -114,10 +114,13 @@ async def test_a_node_comes_with_the_queue_goes_when_it_idles_and_comes_again(
     )
     service = JobService(engine, Catalogue([str(suite)]), tmp_path / "results", JobServiceSettings())
     evaluate, numbers, used_by = engine.evaluate, itertools.count(1), set[str]()
+    least = 1
 
     async def evaluated(order: EvaluationOrder, slot: str) -> EvaluationReport:
+        """A slot keeps its report until enough have one: so the queue stays long, and few jobs are evaluated."""
         report = await evaluate(order, slot)
         used_by.add(slot)
+        await until(lambda: len(used_by) >= least)
         return report
 
     monkeypatch.setattr(engine, "evaluate", evaluated)
@@ -126,18 +129,17 @@ async def test_a_node_comes_with_the_queue_goes_when_it_idles_and_comes_again(
         """As the engine sees them, and as the machine does."""
         return int(engine.health().extra["nodes"]), len(raylets(head_process))
 
-    async def jobs_until(enough: Callable[[], bool]) -> None:
-        """Jobs for two nodes at any time. None of the kernels is equal to another."""
-
-        async def client() -> None:
-            while not enough():
-                [job] = await ended(
-                    service, job_request(KERNEL.replace("i < n", f"i < n && i < {(1 << 20) + next(numbers)}"))
-                )
-                assert (job.result.verdict, job.result.equals) == ("OK", None)
-
+    async def work_for(slots: int) -> None:
+        """As many jobs as call for these slots, each of which gets one. None of the kernels is equal to another."""
+        nonlocal least
+        least = slots
+        used_by.clear()
+        kernels = [
+            KERNEL.replace("i < n", f"i < n && i < {(1 << 20) + next(numbers)}") for _ in range(slots * JOBS_PER_SLOT)
+        ]
         async with asyncio.timeout(WAIT_S):
-            await asyncio.gather(*(client() for _ in range(2 * JOBS_PER_SLOT)))
+            for job in await ended(service, *(job_request(kernel) for kernel in kernels)):
+                assert (job.result.verdict, job.result.equals) == ("OK", None)
 
     await service.start()
     try:
@@ -145,15 +147,14 @@ async def test_a_node_comes_with_the_queue_goes_when_it_idles_and_comes_again(
         [first] = {slot.name for slot in engine.slots()}
         comings = set[str]()
         for _ in range(2):
-            used_by.clear()
-            await jobs_until(lambda: used_by > {first})
+            await work_for(2)
             assert nodes() == (2, 2)
+            assert used_by > {first}
             comings |= used_by - {first}
             await until(lambda: nodes() == (1, 1))
             assert {slot.name for slot in engine.slots()} == {first}
             assert engine.health().notes == ()
         assert len(comings) == 2, "each time it was another node"
-        used_by.clear()
-        await jobs_until(lambda: bool(used_by))
+        await work_for(1)
     finally:
         await service.close()
