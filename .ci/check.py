@@ -2,7 +2,8 @@
 
 Usage: python .ci/check.py [--step NAME] [arguments for pytest]
 
-With ``--step`` (lint, language, format, types or tests) that one step runs alone.
+With ``--step`` (lint, language, format, types or tests) that one step runs alone. Of the cases of tests marked
+``one_in`` one in so many runs; with ``--all-cases`` every one.
 """
 
 from __future__ import annotations
@@ -55,6 +56,8 @@ def main(arguments: list[str]) -> int:
         if name in ("types", "tests"):
             os.environ["NUMBA_CACHE_DIR"] = emulator_cache()
         print(f"== {name}: {' '.join(command + extra)}", flush=True)
+        if name == "tests" and "--all-cases" not in extra:
+            print("== of the cases of tests marked one_in one in so many runs; --all-cases runs all", flush=True)
         start = time.monotonic()
         beside = start_beside_types(arguments) if name == "types" else None
         code = subprocess.run([sys.executable, *command, *extra], cwd=ROOT, check=False).returncode

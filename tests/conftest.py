@@ -54,11 +54,41 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.freeze()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with slow tests come first: of several workers none is then left alone with one at the end. Those with a
-    browser come last: it takes memory until the session ends."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--all-cases",
+        action="store_true",
+        help="run every case of the tests marked one_in; else one in so many of them runs",
+    )
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out cases of tests marked ``one_in``, and set the order.
+
+    Cases are left out unless all are asked for, by ``--all-cases``, or some by name, with ``-k`` or ``::``. Files with
+    slow tests come first: of several workers none is then left alone with one at the end. Those with a browser come
+    last: it takes memory until the session ends."""
+    by_name = config.option.keyword or any("::" in argument for argument in config.args)
+    if not config.getoption("--all-cases") and not by_name:
+        left_out = set(cases_left_out(items))
+        config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+        items[:] = [item for item in items if item not in left_out]
     slow, browser = ({item.path for item in items if item.get_closest_marker(marker)} for marker in ("slow", "browser"))
     items.sort(key=lambda item: (item.path in browser, item.path not in slow))
+
+
+def cases_left_out(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Cases of tests marked ``one_in(N)``, but for one in N, evenly spread: the first, and every Nth after it."""
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("one_in"):
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    left_out = []
+    for of_test in cases.values():
+        (share,) = of_test[0].get_closest_marker("one_in").args
+        left_out += [item for number, item in enumerate(of_test) if number % share]
+    return left_out
 
 
 @pytest.hookimpl(wrapper=True)

@@ -10,6 +10,8 @@ from types import ModuleType
 
 import pytest
 
+from tests.conftest import cases_left_out
+
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -73,3 +75,19 @@ def test_the_api_reference_is_what_the_docstrings_say() -> None:
         [sys.executable, ROOT / ".ci" / "reference.py", "--check"], capture_output=True, text=True, check=False
     )
     assert check.returncode == 0, check.stderr
+
+
+class Case:
+    def __init__(self, name: str, share: int | None) -> None:
+        self.nodeid = name
+        self.mark = None if share is None else pytest.mark.one_in(share).mark
+
+    def get_closest_marker(self, name: str) -> object:
+        return self.mark if name == "one_in" else None
+
+
+def test_one_case_in_so_many_runs_and_every_test_keeps_one() -> None:
+    cases = [Case(f"a.py::long[{number}]", 3) for number in range(7)]
+    cases += [Case("b.py::long[0]", 3), Case("b.py::whole[0]", None), Case("b.py::whole[1]", None)]
+    left_out = cases_left_out(cases)
+    assert [case.nodeid for case in left_out] == [f"a.py::long[{number}]" for number in (1, 2, 4, 5)]

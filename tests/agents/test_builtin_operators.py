@@ -229,6 +229,7 @@ TENSOR_CORES = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", TENSOR_CORES)
 @pytest.mark.parametrize("constants", [{"N": 7, "D": 9, "K": 5}, {"N": 68, "D": 40, "K": 3}], ids=["odd", "fours"])
 def test_tensor_cores_give_pytorchs_values(name: str, constants: dict[str, int], compiler: Compiler) -> None:
@@ -248,6 +249,7 @@ WARPGROUPS = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", WARPGROUPS)
 def test_warpgroups_multiply_halves_where_rows_are_aligned(name: str, compiler: Compiler) -> None:
     task = _task(WARPGROUPS[name])
@@ -271,6 +273,7 @@ LONG = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("moves", [("tensor-cores",), ("fuse", "warp-reduce", "tensor-cores")], ids=["alone", "fused"])
 @pytest.mark.parametrize("name", LONG)
 def test_the_terms_of_few_results_are_dealt_out(name: str, moves: tuple[str, ...], compiler: Compiler) -> None:
@@ -297,6 +300,7 @@ ATTENTION = {
 }  # fmt: skip
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("size", [{}, {"N": 4096}], ids=["few rows", "many rows"])
 @pytest.mark.parametrize("name", ATTENTION)
 def test_attention_is_one_kernel(name: str, size: dict[str, int], compiler: Compiler) -> None:

@@ -316,6 +316,7 @@ def test_a_pipeline_that_reuses_its_stages_is_right(compiler: Compiler, arch: st
     np.testing.assert_allclose(y, x[:, ::-1].sum(0), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("source", [BARRIER, PIPELINE], ids=["barrier", "pipeline"])
 @pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90a"])
 @pytest.mark.parametrize("major", sorted(RELEASES))
