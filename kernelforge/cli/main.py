@@ -35,6 +35,7 @@ from kernelforge.cli import (
     report,
     reward,
     run,
+    select_metrics,
     serve,
     show,
     skill,
@@ -75,6 +76,7 @@ app.command("translate", short_help="Let a Coder write C for CUDA.")(translate.t
 app.command("strategies", short_help="List the search methods and their options.")(strategies.strategies)
 app.command("resume", short_help="Go on with a run.")(run.resume)
 app.command("show", short_help="Show a run, a task's lineage, or an attempt.")(show.show)
+app.command("select-metrics", short_help="Choose metrics that go with times.")(select_metrics.select_metrics)
 app.command("diff", short_help="Show what made one attempt of another.")(compare.diff)
 app.command("compare", short_help="Compare two runs, task by task.")(compare.compare)
 app.command("figure", short_help="Draw figures for papers.")(figure.figure)

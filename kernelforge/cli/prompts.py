@@ -11,13 +11,13 @@ from kernelforge.cli.support.options import (
     DEFAULT_RESULTS,
     DeviceOption,
     JsonOption,
-    Metrics,
     ResultsOption,
     UnconfinedOption,
     console,
     default_device,
     open_store,
     print_json,
+    shown_metrics,
     task_reference,
     warn,
 )
@@ -66,8 +66,13 @@ def show(
     ] = None,
     device: DeviceOption = None,
     metrics: Annotated[
-        Metrics, typer.Option("--metrics", help="What the agent sees of a profile: none, subset or full.")
-    ] = Metrics.FULL,
+        str,
+        typer.Option(
+            "--metrics",
+            metavar="WHAT",
+            help="What the agent sees of profiles: none, subset, full, or a file of names.",
+        ),
+    ] = "full",
     latency: Annotated[
         bool, typer.Option("--latency/--no-latency", help="Whether the agent sees times and speedups.")
     ] = True,
@@ -91,8 +96,8 @@ def show(
     from kernelforge.search.base import ProfileVisibility
 
     check_name(name)
+    visibility = ProfileVisibility(shown_metrics(metrics), latency)
     case = _case(name, task, suite, attempt, device, results, allow_unconfined=allow_unconfined)
-    visibility = ProfileVisibility(metrics.value, latency)
     prompt = render_case(name, case, technique=technique, sample=sample, rank=rank, sight=visibility)
     tokens, stable = estimate_tokens(prompt.text), estimate_tokens(prompt.text[: prompt.stable])
     if as_json:

@@ -22,7 +22,6 @@ from kernelforge.cli.support.options import (
     ApproxOption,
     DeviceOption,
     MeasureOption,
-    Metrics,
     ProtocolOption,
     ResultsOption,
     RuntimeOption,
@@ -140,7 +139,12 @@ def run(
         typer.Option("--set", metavar="NAME=VALUE", help="An option of the strategy; repeat for more."),
     ] = None,
     metrics: Annotated[
-        Metrics | None, typer.Option("--metrics", help="What the agents see of profiles; full, for 'contrast' none.")
+        str | None,
+        typer.Option(
+            "--metrics",
+            metavar="WHAT",
+            help="What the agents see of profiles: none, subset, full, or a file of 'select-metrics'.",
+        ),
     ] = None,
     coder: Annotated[
         list[str] | None,

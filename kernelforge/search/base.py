@@ -15,9 +15,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar
 
-from pydantic import ValidationError
+from pydantic import StringConstraints, ValidationError
 
 from kernelforge.errors import UsageError
 from kernelforge.records import Attempt, Evaluation, Operator, Origin, Record, Verdict, first_fault
@@ -27,9 +27,9 @@ from kernelforge.records import Attempt, Evaluation, Operator, Origin, Record, V
 class ProfileVisibility:
     """Parts of a profile that the agents see."""
 
-    metrics: Literal["none", "subset", "full"] = "full"
+    metrics: str = "full"
     """``full``: all of the profile, with hot spots and machine code. ``subset``: the 24 metrics that CudaForge found to
-    tell most."""
+    tell most. Anything else: names of metrics with spaces between them."""
     latency: bool = True
     """Times and speedups."""
 
@@ -37,11 +37,17 @@ class ProfileVisibility:
 DEFAULT_VISIBILITY = ProfileVisibility()
 
 
+_NAMES = StringConstraints(pattern=r"^\w+_[\w.]+( \w+_[\w.]+)*$")
+ShownMetrics = Literal["none", "subset", "full"] | Annotated[str, _NAMES]
+"""What agents see of a profile: a set of metrics, or names with spaces between them."""
+
+
 class StrategyOptions(Record):
     """Options that every strategy has."""
 
-    metrics: Literal["none", "subset", "full"] = "full"
-    """What the agents see of a profile: all of it (ours), CudaForge's 24 metrics, or nothing."""
+    metrics: ShownMetrics = "full"
+    """What the agents see of a profile: all of it (ours), ``subset``, CudaForge's 24 metrics, ``none``, or the metrics
+    with these names, spaces between them."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from pydantic import Field
 
@@ -27,6 +27,7 @@ from kernelforge.records import Attempt, Operator
 from kernelforge.search.base import (
     GenerationalStrategy,
     Proposal,
+    ShownMetrics,
     StrategyOptions,
     best_per_step,
     best_scoring,
@@ -42,8 +43,9 @@ model 20 tries at a task."""
 class ContrastOptions(StrategyOptions):
     """Options of ``contrast``."""
 
-    metrics: Literal["none", "subset", "full"] = "none"
-    """What the Coder sees of the profiles of its examples: nothing as in CUDA-L1, 24 metrics as in CUDA-L2, or all."""
+    metrics: ShownMetrics = "none"
+    """What the Coder sees of the profiles of its examples: nothing as in CUDA-L1, 24 metrics as in CUDA-L2, all, or the
+    metrics with these names, spaces between them."""
     exemplars: int = Field(default=2, ge=2, le=5)
     """Kernels that the Coder is shown, each of another bucket. CUDA-L1: 2."""
     temperature: float = Field(default=0.5, gt=0, allow_inf_nan=False)

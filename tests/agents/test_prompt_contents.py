@@ -114,6 +114,14 @@ def test_the_subset_is_those_of_cudaforges_24_metrics_that_the_profile_has() -> 
     assert "not available" not in text.lower()
 
 
+def test_metrics_that_are_named_are_shown_in_their_order_and_nothing_else() -> None:
+    names = ("l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum", "dram__bytes_read.sum", "sm__nothing.sum")
+    text = coder(Operator.OPTIMISE, FAST, finding=None, sight=ProfileVisibility(" ".join(names))).text
+    rows = [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("| ") and "__" in line]
+    assert rows == list(names[:2])
+    assert "Roofline" not in text
+
+
 def test_by_default_every_metric_is_there_with_roofline_and_hot_spots() -> None:
     text = coder(Operator.OPTIMISE, FAST, finding=None).text
     for part in ("| l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum | 1,572,864 |", "Roofline: bound by dram", "line 3"):

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from kernelforge.cli.support.options import strategy_settings
+
 RIGHT = """
 import torch
 
@@ -112,6 +114,14 @@ def test_every_strategy_takes_the_metrics_that_agents_see(cli, strategy: str) ->
     run = ("run", "--strategy", strategy, "--device", "emulated:h100", "--task", "softmax", "--dry-run")
     for metrics in ("none", "subset", "full"):
         assert cli(*run, "--metrics", metrics).code == 0
+    Path("names.txt").write_text("# chosen\ndram__bytes.sum\nsm__inst_executed.sum\n")
+    assert cli(*run, "--metrics", "names.txt").code == 0
+    assert strategy_settings(None, "names.txt") == {"metrics": "dram__bytes.sum sm__inst_executed.sum"}
+    Path("empty.txt").write_text("# none\n")
+    for wrong, why in (("subsett", "a file of names"), ("empty.txt", "no name"), ("README", "a file of names")):
+        done = cli(*run, "--metrics", wrong)
+        assert (done.code, why in done.err) == (2, True)
+    assert "should be 'none', 'subset' or 'full'" in cli(*run, "--set", "metrics=subsett").err
     twice = cli(*run, "--metrics", "full", "--set", "metrics=full")
     assert twice.code == 2
     assert "say the same; give one of them" in twice.err

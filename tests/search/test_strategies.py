@@ -79,7 +79,7 @@ def test_the_kernel_that_a_search_is_started_from_is_the_first_parent(
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-@pytest.mark.parametrize("metrics", ["none", "subset", "full"])
+@pytest.mark.parametrize("metrics", ["none", "subset", "full", "dram__bytes.sum sm__inst_executed.sum"])
 def test_every_strategy_shows_as_much_of_a_profile_as_it_is_told_to(name: str, metrics: str) -> None:
     played = play(STRATEGIES[name].make({"metrics": metrics}, rounds=8), Story((Result(Verdict.OK),)), rounds=8)
     assert {proposal.sight.metrics for proposal in played.proposals} == {metrics}

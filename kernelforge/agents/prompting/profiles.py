@@ -27,13 +27,20 @@ _NCU_FIRST = ("dram__", "lts__", "l1tex__", "ptx__", "smsp__", "sm__", "launch__
 _TIME_UNITS = frozenset({"ns", "us", "ms", "s", "nsecond", "usecond", "msecond", "second"})
 
 
+def shown_names(sight: ProfileVisibility) -> tuple[str, ...] | None:
+    """Names of the metrics that ``sight`` shows alone; None where it shows all or none."""
+    if sight.metrics in ("none", "full"):
+        return None
+    return CUDAFORGE if sight.metrics == "subset" else tuple(sight.metrics.split())
+
+
 def seen(metrics: Iterable[Metric], sight: ProfileVisibility) -> list[Metric]:
     """The metrics that ``sight`` shows, in the order of a table."""
     if sight.metrics == "none":
         return []
-    if sight.metrics == "subset":
+    if (names := shown_names(sight)) is not None:
         named = {metric.name: metric for metric in metrics}
-        return [named[name] for name in CUDAFORGE if name in named]
+        return [named[name] for name in names if name in named]
     allowed = (metric for metric in metrics if sight.latency or metric.unit not in _TIME_UNITS)
     return sorted(allowed, key=lambda metric: _table_rank(metric.name))
 
@@ -57,7 +64,7 @@ def profile_table(profile: Profile, sight: ProfileVisibility, also: Sequence[str
     lines = [f"| metric | {' | '.join(heads)} | unit | origin |", "|---" * (len(heads) + 3) + "|"]
     by_kernel = [{metric.name: metric.value for metric in column.metrics} for column in columns]
     metrics = seen(profile.metrics, sight)
-    if sight.metrics == "subset":
+    if shown_names(sight) is not None:
         named = {name.removeprefix("+") for name in also} - {metric.name for metric in metrics}
         allowed = (metric for metric in profile.metrics if sight.latency or metric.unit not in _TIME_UNITS)
         metrics = [*metrics, *(metric for metric in allowed if metric.name in named)]

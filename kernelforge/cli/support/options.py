@@ -173,21 +173,28 @@ def pairs(option: str, texts: Sequence[str] | None) -> dict[str, str]:
     return values
 
 
-class Metrics(StrEnum):
-    """Values of ``--metrics``: the share of a profile in a prompt."""
+def shown_metrics(text: str) -> str:
+    """Share of a profile in a prompt by ``--metrics``: none, subset, full, or the names in a file."""
+    if text in ("none", "subset", "full"):
+        return text
+    from kernelforge.report.views.metric_selection import read_names
 
-    NONE = "none"
-    SUBSET = "subset"
-    FULL = "full"
+    try:
+        names = read_names(Path(text).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--metrics {text}: none, subset, full, or a file of names: {error}") from None
+    if not names:
+        raise UsageError(f"--metrics {text}: the file has no name of a metric")
+    return " ".join(names)
 
 
-def strategy_settings(set_options: Sequence[str] | None, metrics: Metrics | None) -> dict[str, Any]:
+def strategy_settings(set_options: Sequence[str] | None, metrics: str | None) -> dict[str, Any]:
     """Options of the strategy, from ``--set`` and ``--metrics``."""
     settings: dict[str, Any] = pairs("--set", set_options)
     if metrics is not None:
         if "metrics" in settings:
             raise UsageError("--metrics and --set metrics=... say the same; give one of them")
-        settings["metrics"] = metrics.value
+        settings["metrics"] = shown_metrics(metrics)
     return settings
 
 

@@ -24,6 +24,7 @@ from kernelforge.report.tables.base import Column, Table, listed
 from kernelforge.report.views.attempt import Gate, SideRow, TrialRow
 from kernelforge.report.views.bounds import KernelBounds
 from kernelforge.report.views.compare import CompareView
+from kernelforge.report.views.metric_selection import MetricCorrelation, TaskSample
 from kernelforge.report.views.recomputed_rewards import RescoredView
 from kernelforge.report.views.roofline import RooflinePoint
 from kernelforge.report.views.run_records import TaskSummary
@@ -164,6 +165,30 @@ def baseline_table(baselines: Iterable[BaselineTime]) -> Table:
     """Baselines with the best time that the run measured of each."""
     columns = (Column("name", "baseline"), *_MEDIAN, Column("attempt", "timed with attempt", _attempt_number))
     return Table.of("Baselines", columns, baselines)
+
+
+def sample_table(samples: Iterable[TaskSample]) -> Table:
+    """Tasks whose candidates were correlated, and those that were left out."""
+    columns = (
+        TASK,
+        Column("candidates", "correct", number, "right"),
+        Column("counted", "counted", number, "right"),
+        Column("why", "left out", wide=True),
+    )
+    return Table.of("Candidates", columns, samples)
+
+
+def correlation_table(metrics: Iterable[MetricCorrelation]) -> Table:
+    """Metrics with their correlation with the time, and the tasks in which each is among the strongest."""
+    columns = (
+        Column("name", "metric", wide=True),
+        Column("selected", "chosen", lambda selected: "yes" if selected else ""),
+        Column("mean", "mean |r|", _short, "right"),
+        Column("sign", "more is"),
+        Column("top", "tasks", number, "right"),
+        Column("in_cudaforge", "of the 24", lambda own: "yes" if own else ""),
+    )
+    return Table.of("Correlation with the time", columns, metrics)
 
 
 def generator_table(tests: Iterable[GeneratorView]) -> Table:

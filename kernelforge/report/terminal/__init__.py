@@ -2,7 +2,7 @@
 
 from kernelforge.report.terminal.attempt import attempt_lines, evaluation_lines, search_lines, task_lines
 from kernelforge.report.terminal.audit import admission_line
-from kernelforge.report.terminal.compare import compare_lines, diff_lines, leaderboard_lines
+from kernelforge.report.terminal.compare import compare_lines, diff_lines, leaderboard_lines, selection_lines
 from kernelforge.report.terminal.run import run_lines, run_summary
 
 __all__ = [
@@ -15,5 +15,6 @@ __all__ = [
     "run_lines",
     "run_summary",
     "search_lines",
+    "selection_lines",
     "task_lines",
 ]

@@ -13,13 +13,14 @@ from rich.text import Text
 from kernelforge.report.exports import compare_facts
 from kernelforge.report.formatting import one_line, printable
 from kernelforge.report.tables.run import board_notes, board_tables, board_title
-from kernelforge.report.tables.task import compare_table
+from kernelforge.report.tables.task import compare_table, correlation_table, sample_table
 from kernelforge.report.terminal.widgets import field, folded
 
 if TYPE_CHECKING:
     from kernelforge.report.views.board import Leaderboard
     from kernelforge.report.views.compare import CompareView
     from kernelforge.report.views.diff import Diff, DiffLine, DiffView
+    from kernelforge.report.views.metric_selection import MetricSelection
 
 
 def leaderboard_lines(view: Leaderboard) -> Group:
@@ -31,6 +32,20 @@ def leaderboard_lines(view: Leaderboard) -> Group:
         parts.append(Text(one_line(board_title(board.key)), style="bold", overflow="fold"))
         parts += [Text(note, style="dim", overflow="fold") for note in board_notes(board)]
         parts += [table.to_rich() for table in board_tables(board)]
+    return Group(*parts)
+
+
+def selection_lines(selections: Iterable[MetricSelection]) -> Group:
+    """Metrics of every GPU with their correlations, and the tasks that these are of."""
+    parts: list[RenderableType] = []
+    for selection in selections:
+        parts += [
+            Text(one_line(selection.gpu), style="bold", overflow="fold"),
+            field("times", selection.origin.value),
+            field("chosen", f"{len(selection.names)} with a mean |r| above {selection.threshold:.2f}"),
+            sample_table(selection.tasks).to_rich(),
+            correlation_table(selection.metrics).to_rich(),
+        ]
     return Group(*parts)
 
 
