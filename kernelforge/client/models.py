@@ -155,6 +155,8 @@ class Components(_Answer):
     speedup_upper: float | None = None
     coverage: float | None = None
     """Share of device time in the candidate's own kernels."""
+    energy_ratio: float | None = None
+    """Energy of the fastest baseline over that of the candidate, where ``energy`` was measured."""
     policy: float | None = None
     """0 if the verdict is ``POLICY``: it was refused, or the reply held no candidate; else 1."""
     cost: float | None = None

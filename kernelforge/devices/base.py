@@ -354,6 +354,10 @@ class Device(Protocol):
         """Current clocks, temperature and throttle reasons; None if the device does not report them."""
         ...
 
+    def energy_j(self) -> float | None:
+        """Joules that the device took since its driver was loaded; None if it does not report them."""
+        ...
+
     def start(self) -> None:
         """Start the helper processes of runs now rather than at the first run.
 

@@ -79,7 +79,7 @@ from kernelforge.records.task import (
     WeightSpec,
     language_of,
 )
-from kernelforge.records.timing import Clocks, HostClock, Ratio, SideTimes, Timing
+from kernelforge.records.timing import Clocks, HostClock, Ratio, SideEnergy, SideTimes, Timing
 
 __all__ = [
     "DRAWN_SIZE",
@@ -138,6 +138,7 @@ __all__ = [
     "SassOpcode",
     "SassProfile",
     "Screening",
+    "SideEnergy",
     "SideTimes",
     "Size",
     "SizeCheck",

@@ -76,6 +76,8 @@ class MeasureSettings(Record):
     """Half-width of the ratio's interval, as a part of the ratio, at which timing ends."""
     seconds: float = Field(default=10.0, gt=0)
     """Longest time spent on timing one candidate."""
+    energy: bool = False
+    """Also measure the energy of candidate and fastest baseline, by NVML's counter; takes half a minute more."""
     sanitizer: bool = False
     """Also run the small size under compute-sanitizer; a report fails the candidate."""
     counters: Literal["default", "full"] = "default"

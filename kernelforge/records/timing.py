@@ -87,6 +87,21 @@ class HostClock(Record):
     agrees: bool
 
 
+class SideEnergy(Record):
+    """Energy of one execution of one side, above idle power, without resets and flushes; by the GPU's counter."""
+
+    name: str
+    """As of :class:`SideTimes`."""
+    joules: float = Field(gt=0, allow_inf_nan=False)
+    """Mean over windows."""
+    interval: Interval
+    """95 % bootstrap interval over windows."""
+    idle_w: float = Field(ge=0, allow_inf_nan=False)
+    """Power between the windows, which is subtracted."""
+    windows: int = Field(ge=2)
+    """Windows of at least a second."""
+
+
 class Timing(Record):
     """One candidate timed against its baselines at the full size, under one protocol."""
 
@@ -113,6 +128,8 @@ class Timing(Record):
     budget_s: float = Field(gt=0)
     host: HostClock | None = None
     clocks: Clocks | None = None
+    energy: tuple[SideEnergy, ...] = ()
+    """Of the candidate, then of the fastest baseline; empty unless it was requested and could be measured."""
     setup_us: float | None = Field(default=None, ge=0)
     """Time of the plan's ``setup``, which is not part of the candidate's time."""
     coverage: float | None = Field(default=None, ge=0, le=1)
@@ -136,6 +153,11 @@ class Timing(Record):
     def compiled(self) -> bool:
         """Whether ``torch.compile`` was among the baselines."""
         return any(side.name == COMPILED for side in self.baselines)
+
+    @property
+    def energy_ratio(self) -> float | None:
+        """Energy of the fastest baseline over that of the candidate; None unless both were measured."""
+        return None if len(self.energy) < 2 else self.energy[1].joules / self.energy[0].joules
 
     def ratio(self, baseline: str) -> Ratio | None:
         """The ratio against the baseline of that name, or None."""

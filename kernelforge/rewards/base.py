@@ -134,6 +134,10 @@ def _speedups(evaluation: Evaluation) -> dict[str, Part | None]:
         "speedup_lower": _part(None if performance is None else performance.speedup_lower, "measured"),
         "speedup_upper": _part(_upper(evaluation), "measured"),
         "coverage": _part(coverage_of(evaluation), "measured"),
+        "energy_ratio": _part(
+            None if performance is None or performance.timing is None else capped(performance.timing.energy_ratio),
+            "measured",
+        ),
         "predicted": _part(None if predicted is None else predicted.speedup, "predicted"),
         "predicted_lower": _part(None if predicted is None else predicted.low, "predicted"),
         "predicted_upper": _part(None if predicted is None else predicted.high, "predicted"),

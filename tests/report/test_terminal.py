@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Group, RenderableType
 
-from kernelforge.records import Message, Screening, Usage
+from kernelforge.records import Message, Screening, SideEnergy, Usage
 from kernelforge.report import attempt_view, run_view, task_view
 from kernelforge.report.formatting import format_screening
 from kernelforge.report.terminal import attempt_lines, compare_lines, diff_lines, run_lines, run_summary, task_lines
@@ -259,6 +259,7 @@ def test_a_timing_says_what_a_place_in_the_graph_costs_and_what_hid_the_launches
                 sides["c"].model_copy(update={"name": "eager-synchronised"}),
             ),
             "absent": {"compile": "no C compiler"},
+            "energy": (SideEnergy(name="eager", joules=0.025, interval=(0.02, 0.03), idle_w=71.0, windows=5),),
         }
     )
     speed = measured(4.0, timing=timing, speedup=2.25, speedup_lower=2.2, speedup_eager=2.25)
@@ -266,3 +267,4 @@ def test_a_timing_says_what_a_place_in_the_graph_costs_and_what_hid_the_launches
     assert "vs eager 2.25x, 50 µs where no flush hides its launches" in text
     assert "1.25 µs: the gap before a kernel and the least that one takes, in every time once per kernel" in text
     assert "no baseline compile: no C compiler" in text
+    assert "eager: 25 mJ (20 to 30) above 71 W of idling" in text

@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given, settings
 
 from kernelforge.client.models import Components
-from kernelforge.records import Correctness, Evaluation, Metric, Origin, PredictedSpeedup, SizeCheck, Verdict
+from kernelforge.records import (
+    Correctness,
+    Evaluation,
+    Metric,
+    Origin,
+    PredictedSpeedup,
+    SideEnergy,
+    SizeCheck,
+    Verdict,
+)
 from kernelforge.rewards import components
 from tests.rewards.evaluations import GPU, evaluations
 from tests.support.factories import make_evaluation, make_profile, make_timing, measured, modelled
@@ -117,6 +126,21 @@ def test_a_measured_speedup_comes_with_both_ends_and_coverage() -> None:
     )
     result = components(make_evaluation(fingerprint=GPU, performance=performance))
     assert (result.speedup_lower, result.speedup, result.speedup_upper, result.coverage) == (1.9, 2.0, 2.02, 0.75)
+
+
+def test_energy_is_compared_where_both_sides_were_measured() -> None:
+    sides = tuple(
+        SideEnergy(name=name, joules=joules, interval=(0.9 * joules, 1.1 * joules), idle_w=70.0, windows=5)
+        for name, joules in (("candidate", 0.02), ("eager", 0.03))
+    )
+
+    def of(**changes: object) -> Components:
+        return components(make_evaluation(fingerprint=GPU, performance=measured(**changes)))
+
+    result = of(timing=make_timing(energy=sides), speedup=2.0)
+    assert (result.energy_ratio, result.origins["energy_ratio"]) == (pytest.approx(1.5), "measured")
+    assert of(timing=make_timing(energy=sides[:1])).energy_ratio is None
+    assert of(timing=make_timing(energy=sides), quarantined="too fast").energy_ratio is None
 
 
 def test_a_modelled_time_has_no_speedup_and_no_coverage() -> None:

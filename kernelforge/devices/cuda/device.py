@@ -167,6 +167,12 @@ class CudaDevice(Closing):
 
         return read_clocks(self.facts.uuid)
 
+    def energy_j(self) -> float | None:
+        """Joules that the GPU took since its driver was loaded; None if NVML does not report them."""
+        from kernelforge.devices.cuda.nvml import read_energy
+
+        return read_energy(self.facts.uuid)
+
     def start(self) -> None:
         """Make the first runner, with its context.
 

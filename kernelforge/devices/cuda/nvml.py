@@ -134,6 +134,34 @@ def read_clocks(uuid: str) -> Clocks | None:
         )
 
 
+def read_energy(uuid: str) -> float | None:
+    """Joules that a GPU took since its driver was loaded.
+
+    Args:
+        uuid: UUID as in CUDA and NVML. An instance of MIG has no counter of its own.
+
+    Returns:
+        None if NVML or its package is missing, or does not report it: GPUs before Volta, virtual ones and instances.
+
+    Raises:
+        DeviceError: NVML fails.
+    """
+    with _started(f"read the energy of {uuid}") as nvml:
+        if nvml is None or uuid.startswith("MIG-"):
+            return None
+        try:
+            handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
+            millijoules = nvml.nvmlDeviceGetTotalEnergyConsumption(handle)
+        except (
+            nvml.NVMLError_NotSupported,
+            nvml.NVMLError_NoPermission,
+            nvml.NVMLError_FunctionNotFound,
+            nvml.NVMLError_NotFound,
+        ):
+            return None
+        return float(millijoules) / 1000
+
+
 def gpus() -> tuple[GpuInfo, ...] | None:
     """Every GPU of the machine, in order of PCI bus.
 

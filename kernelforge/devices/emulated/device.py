@@ -120,6 +120,10 @@ class EmulatedDevice:
         """None: there is no clock."""
         return None
 
+    def energy_j(self) -> float | None:
+        """None: nothing draws power."""
+        return None
+
     def start(self) -> None:
         """Start the helper process that runners are forked from; that of torch operators starts at the first call."""
         self._zygote.start()

@@ -176,8 +176,8 @@ def serve(channel: Channel) -> None:
             channel.send(_faults([runner]))
         elif data["op"] == "run":
             result = runner.run(request)
-            counts = ("thread_instructions", "seconds", "forward_instructions", "global_sectors")
-            channel.send(_faults(result.faults) | {name: getattr(result, name) for name in counts}, result.outputs)
+            names = ("thread_instructions", "seconds", "forward_instructions", "global_sectors")
+            channel.send(_faults(result.faults) | {name: getattr(result, name) for name in names}, result.outputs)
         elif data["op"] == "part":
             part = runner.run_part(request, {int(output): indices for output, indices in data["wanted"].items()})
             reply = _faults(part.faults) | {"thread_instructions": part.thread_instructions, "reason": part.reason}

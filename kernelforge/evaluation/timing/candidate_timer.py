@@ -186,6 +186,7 @@ class CandidateTimer:
             between=sets.between,
             rng=random.Random(int(content_hash(self.seed, "order", self._draws), 16)),
             reset_us=reset_us,
+            energy=self.device.energy_j,
         )
 
     @property

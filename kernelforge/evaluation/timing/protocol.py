@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -12,9 +13,10 @@ import numpy as np
 from kernelforge.devices.base import RunFailed, Timeable
 from kernelforge.errors import BaselineError, TimingError
 from kernelforge.evaluation.timing.clocks import DOUBLE_BLOCKS, TRIES, compare_clocks, merge
+from kernelforge.evaluation.timing.energy import EnergyMeter
 from kernelforge.evaluation.timing.sampler import SampleBlock, SamplePlan, SideSampler
 from kernelforge.evaluation.timing.statistics import half_width, ratio_of_rounds
-from kernelforge.records import Clocks, HostClock, MeasureSettings, Ratio, SideTimes, Timing
+from kernelforge.records import Clocks, HostClock, MeasureSettings, Ratio, SideEnergy, SideTimes, Timing
 from kernelforge.records.timing import UNRANKED
 
 NEAR = 1.1
@@ -90,6 +92,8 @@ def measure(
     between: Callable[[], None],
     rng: random.Random,
     reset_us: float = 0.0,
+    energy: Callable[[], float | None] = lambda: None,
+    wait: Callable[[float], None] = time.sleep,
 ) -> Timing:
     """Time a candidate against its baselines until the ratio to the fastest is known to ``settings.precision``.
 
@@ -98,13 +102,15 @@ def measure(
         baselines: Of different names. At most two of them are ready at a time. Each that cannot be had, or fails at
             any time, is left out, and the record says why.
         shape: What both sides were armed with.
-        settings: ``precision``, ``seconds``, and ``qps`` for gaps between requests.
+        settings: ``precision``, ``seconds``, ``qps`` for gaps between requests, and ``energy``.
         set_bytes: Bytes of one set, for the record.
         clocks: What the GPU says of itself now.
         host_clock: The parent's monotonic clock, in seconds.
         between: Called before each round, outside every block: refresh values here.
         rng: The only source of chance.
         reset_us: Most time that resetting the candidate's sets is believed to add to a sample's overhead.
+        energy: Joules that the GPU took since any moment; None where it does not report them.
+        wait: Lets so many seconds pass, for the GPU to idle.
 
     Raises:
         RunFailed: the candidate faulted.
@@ -117,7 +123,8 @@ def measure(
     if settings.qps is not None and shape.sets != 1:
         raise ValueError("server mode times single requests: plan its sets with limit=1")
     draws = np.random.default_rng(rng.getrandbits(64))
-    session = _Measurement(shape, settings, clocks, host_clock, between, draws, reset_us)
+    meter = EnergyMeter(energy, host_clock, wait) if settings.energy else None
+    session = _Measurement(shape, settings, clocks, host_clock, between, draws, reset_us, meter)
     return session.run(candidate, baselines, set_bytes)
 
 
@@ -141,8 +148,10 @@ class _Measurement:
         between: Callable[[], None],
         rng: np.random.Generator,
         reset_us: float,
+        meter: EnergyMeter | None,
     ) -> None:
         self._shape = shape
+        self._meter = meter
         self._reset_us = reset_us
         self._settings = settings
         self._clocks = clocks
@@ -162,7 +171,9 @@ class _Measurement:
         fastest, settled, rounds = self._against_fastest(measured, others)
         host = self._host_check(measured, fastest)
         self._readings.append(self._clocks())
-        return self._record(measured, others, fastest, rounds, settled, host, set_bytes)
+        energy, why = self._energy(measured, fastest)
+        timing = self._record(measured, others, fastest, rounds, settled, host, set_bytes)
+        return timing.model_copy(update={"energy": energy, "notes": (*timing.notes, *why)})
 
     @property
     def _gap_us(self) -> float:
@@ -377,6 +388,27 @@ class _Measurement:
             if host.agrees:
                 break
         return host
+
+    def _energy(
+        self, candidate: SideSampler, fastest: SideSampler | None
+    ) -> tuple[tuple[SideEnergy, ...], tuple[str, ...]]:
+        """Energy of the candidate and of the fastest baseline, and why one has none."""
+        if self._meter is None:
+            return (), ()
+        measured: list[SideEnergy] = []
+        try:
+            self._between()
+            measured.append(self._meter.of(candidate, self._shape.sets, self._rng))
+            if fastest is not None:
+                self._ready(fastest)
+                with self._failures_of(fastest):
+                    measured.append(self._meter.of(fastest, self._shape.sets, self._rng))
+        except (TimingError, _BaselineFailed) as error:
+            return tuple(measured), (f"energy: {error}",)
+        finally:
+            if fastest is not None:
+                fastest.rest()
+        return tuple(measured), ()
 
     def _record(
         self,

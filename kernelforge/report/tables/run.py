@@ -257,6 +257,7 @@ _MEASURED = (
     Column("median_speedup", "median", times, "right"),
     Column("win_rate", "wins", percent, "right"),
     Column("geomean_eager", "vs eager", times, "right"),
+    Column("geomean_energy", "less energy", times, "right"),
     Column("floor_share", "of floor", percent, "right"),
 )
 

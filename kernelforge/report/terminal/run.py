@@ -91,6 +91,10 @@ def _timing(timing: Timing) -> Iterator[RenderableType]:
         throttled = f", held back by {', '.join(clocks.throttled)}" if clocks.throttled else ""
         low, high = clocks.sm_mhz
         yield field("clocks", f"{low} to {high} MHz, at most {clocks.temperature_c[1]} °C{throttled}")
+    for side in timing.energy:
+        least, most = (number(1e3 * end) for end in side.interval)
+        above = f"({least} to {most}) above {number(side.idle_w)} W of idling"
+        yield field("energy", f"{side.name}: {number(1e3 * side.joules)} mJ {above}")
     if timing.coverage is not None and timing.coverage < 1:
         yield field("coverage", f"{percent(timing.coverage)} of device time in the candidate's own kernels")
     if timing.setup_us is not None:

@@ -251,6 +251,8 @@ class Entry(Result):
     """Geometric mean over correct tasks only; favours a run that fails the hard ones."""
     geomean_eager: Estimate | None = None
     """The same against eager PyTorch, as others publish it."""
+    geomean_energy: Estimate | None = None
+    """Geometric mean over correct tasks of the fastest baseline's energy over the candidate's, where measured."""
     win_rate: Estimate | None = None
     """Share of all tasks with a speedup above 1 beyond its noise."""
     floor_share: Estimate | None = None
@@ -407,6 +409,7 @@ def _speeds(key: BoardKey, tasks: Sequence[TaskSummary], solved: Sequence[bool])
         "untimed": sum(ok and math.isnan(speedup) for ok, speedup in zip(solved, speedups, strict=True)),
         "median_speedup": statistics.median_correct(speedups),
         "geomean_eager": statistics.geomean_correct(per_task(tasks, "speedup_eager")),
+        "geomean_energy": statistics.geomean_correct(per_task(tasks, "energy_ratio")),
     }
 
 

@@ -68,6 +68,8 @@ class TaskSummary(View):
     speedup_eager: float | None
     predicted: PredictedSpeedup | None
     """Over eager PyTorch, where times are modelled."""
+    energy_ratio: float | None = None
+    """Energy of the fastest baseline over that of the best; None unless both were measured."""
     baselines: tuple[str, ...] = ()
     """Baselines of the best attempt; without ``compile`` the fastest of them may be far slower than PyTorch's
     fastest."""
@@ -220,6 +222,7 @@ def summarise(
         time_us=speed.time_us if speed else None,
         speedup_upper=speedup_upper(speed) if speed else None,
         expected_us=outcome.forecast.expected_us if outcome else None,
+        energy_ratio=speed.timing.energy_ratio if speed and speed.timing and speed.quarantined is None else None,
         baselines=tuple(side.name for side in speed.timing.baselines) if speed and speed.timing else (),
         floor_us=floor,
         floor_share=floor / speed.time_us if floor and speed and speed.quarantined is None else None,

@@ -27,6 +27,9 @@ class World:
     running: str | None = None
     gaps_us: list[float] = field(default_factory=list)
     """Every gap that was asked for."""
+    idle_w: float = 70.0
+    busy_j: float = 0.0
+    """Energy above idle power so far."""
 
     def __post_init__(self) -> None:
         self.rng = np.random.default_rng(self.seed)
@@ -37,6 +40,13 @@ class World:
     def clocks(self) -> Clocks | None:
         assert self.running is None, "read while a block ran"
         return Clocks(sm_mhz=(1980, 1980), memory_mhz=(3201, 3201), temperature_c=(40, 41), power_w=(300.0, 400.0))
+
+    def energy_j(self) -> float | None:
+        assert self.running is None, "read while a block ran"
+        return self.idle_w * self.seconds + self.busy_j
+
+    def wait(self, seconds: float) -> None:
+        self.seconds += seconds
 
     def between(self) -> None:
         assert self.running is None, "called while a block ran"
@@ -71,6 +81,10 @@ class SimulatedSide(Timeable):
     """True gap before each kernel of an execution, which an empty kernel has too."""
     nodes: int = 1
     """Kernels of one execution."""
+    watts: float = 0.0
+    """Power of an execution above idle power."""
+    overhead_watts: float = 0.0
+    """The same of flushes and resets."""
     read_us: float = 0.0
     """What reading the events of one sample takes."""
     put_off: float = 0.0
@@ -116,9 +130,12 @@ class SimulatedSide(Timeable):
                 return
             each = self.node_gap_us if work == "empty" else 0.0
             self._times = self._run(self._overhead_us + self.sets * each, samples, ()) * self.flush_claims
+            self.world.busy_j += self.overhead_watts * samples * self._overhead_us * 1e-6
             return
         execution_us = self.execution_us + self.nodes * self.node_gap_us
         truth = self._run(self.sets * execution_us + self._overhead_us, samples, gaps_us)
+        self.world.busy_j += self.watts * samples * self.sets * execution_us * 1e-6
+        self.world.busy_j += self.overhead_watts * samples * self._overhead_us * 1e-6
         late_s = self.put_off * float(truth.sum()) * 1e-6
         self.world.seconds += self.hold_us(samples) * 1e-6 - late_s
         self._put_off_s += late_s

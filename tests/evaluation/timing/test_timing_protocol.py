@@ -427,3 +427,41 @@ def test_a_candidate_that_faults_while_it_is_compared_is_told_so() -> None:
     world = World(1)
     with pytest.raises(RunFailed, match="illegal address"):
         run_with(world, FaultySide(world, "candidate", 100.0, faults_after=5), [SimulatedSide(world, "eager", 200.0)])
+
+
+def test_energy_is_above_idle_power_and_without_flushes() -> None:
+    world = World()
+    candidate = SimulatedSide(world, "candidate", 100.0, flush_us=40.0, watts=300.0, overhead_watts=150.0)
+    eager = SimulatedSide(world, "eager", 200.0, flush_us=40.0, watts=250.0, overhead_watts=150.0)
+    settings = MeasureSettings(energy=True)
+    timing = run_with(
+        world, candidate, [eager], FLUSHED, settings=settings, energy=world.energy_j, wait=world.wait
+    )  # fmt: skip
+    assert [side.name for side in timing.energy] == ["candidate", "eager"]
+    for side, joules in zip(timing.energy, (300.0 * 100e-6, 250.0 * 200e-6), strict=True):
+        assert side.joules == pytest.approx(joules, rel=1e-3)
+        assert side.interval[0] <= joules * 1.001
+        assert side.interval[1] >= joules * 0.999
+        assert side.idle_w == pytest.approx(70.0)
+    assert timing.energy_ratio == pytest.approx(50 / 30, rel=1e-3)
+    assert world.in_memory[-1] == set()
+
+
+def test_energy_that_cannot_be_measured_is_left_out_with_the_reason() -> None:
+    def energy_of(counter: Callable[[], float | None], watts: float, on: bool = True) -> Timing:
+        sides = [SimulatedSide(world, name, 100.0, watts=watts) for name in ("candidate", "eager")]
+        settings = MeasureSettings(energy=on)
+        return run_with(world, sides[0], sides[1:], settings=settings, energy=counter, wait=world.wait)
+
+    world = World()
+    assert energy_of(world.energy_j, 300.0, on=False).energy == ()
+    for counter, watts, why in (
+        (lambda: None, 300.0, "this GPU does not report its energy"),
+        (world.energy_j, 0.0, "is within that of idling"),
+        (lambda: -world.seconds, 300.0, "ran backwards"),
+    ):
+        timing = energy_of(counter, watts)
+        assert timing.energy == ()
+        assert timing.energy_ratio is None
+        assert any(note.startswith("energy: ") and why in note for note in timing.notes)
+        assert timing.ratio("eager") is not None

@@ -74,6 +74,10 @@ Return nvmlDeviceGetTemperature(Device device, int sensor, unsigned *degrees) { 
 Return nvmlDeviceGetPowerUsage(Device device, unsigned *milliwatts) {
     return *milliwatts = 123456, set("NO_POWER") ? NOT_SUPPORTED : SUCCESS;
 }
+Return nvmlDeviceGetTotalEnergyConsumption(Device device, unsigned long long *millijoules) {
+    if (set("LOST")) return GPU_IS_LOST;
+    return *millijoules = 987654321, set("NO_POWER") ? NOT_SUPPORTED : SUCCESS;
+}
 Return nvmlDeviceGetCurrentClocksEventReasons(Device device, unsigned long long *reasons) {
     return *reasons = 0x1 | 0x4 | 0x20, SUCCESS;
 }

@@ -184,6 +184,20 @@ def test_clocks_come_with_their_reasons_but_for_idleness(machine_with_nvml):
     assert "GPU is lost" in clocks["LOST="]
 
 
+ENERGY = """
+found = nvml.read_energy(os.environ.get("GPU", {uuid!r}))
+"""
+
+
+def test_energy_is_in_joules_since_the_driver_was_loaded(machine_with_nvml):
+    nothing = ("NO_DRIVER=", "NO_POWER=", "GPU=GPU-0", "GPU=MIG-a0a1a2a3-a4a5-a6a7-a8a9-aaabacadaeaf")
+    script = EACH.format(settings=["", *nothing, "LOST="], script=ENERGY.strip().format(uuid=UUID))
+    energy = machine_with_nvml(script)
+    assert energy[""] == 987654.321
+    assert [energy[setting] for setting in nothing] == [None] * len(nothing)
+    assert "GPU is lost" in energy["LOST="]
+
+
 STARTS = f"""
 import ctypes, os
 from kernelforge.devices.cuda import nvml
