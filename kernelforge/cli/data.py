@@ -48,6 +48,8 @@ class Kind(StrEnum):
     GRPO = "grpo"
     TRAJECTORIES = "trajectories"
     CRITIQUE = "critique"
+    TRANSLATOR = "translator"
+    TESTER = "tester"
 
 
 class Programs(StrEnum):
@@ -85,6 +87,9 @@ class Published(StrEnum):
     CONCUR = "concur"
     KERNELBOOK = "kernelbook"
     AI_CUDA_ENGINEER = "ai-cuda-engineer"
+    BABELTOWER = "babeltower"
+    MUSL = "musl"
+    HPCTRANSEVAL = "hpctranseval"
 
 
 class PublishedKind(StrEnum):
@@ -168,15 +173,25 @@ def export(
     Replies that repeat an earlier one of the same prompt are left out, by source, by PTX, and by likeness; and so are
     those that share the evaluation of an earlier one, of a group's completions too.
     """
-    from kernelforge.datasets.training import KINDS, counted_once, distinct, rows, split, with_reasoning
+    from kernelforge.datasets.training import KINDS, counted_once, distinct, rows, split, translations, with_reasoning
     from kernelforge.rewards import DEFAULT_POLICY, find_policy
 
     _check_output(output, file_format)
     if kind is Kind.CRITIQUE and reasoning is ReasoningForm.THINK:
         raise UsageError("a critique's answer is a finding, which has no reasoning: leave '--reasoning think' out")
+    if kind is Kind.TESTER:
+        if origin is not Origin.RUNS or validation:
+            raise UsageError("a Tester works in runs alone: leave out --from and, for its few rows, --validation")
+        made, steps = _tests(run, task, results)
+        title = f"{kind.value}: {KINDS[kind.value]}"
+        _write_folder(output, title, license_, made, file_format, [], steps, _OUR_VERDICTS)
+        return
     scoring = find_policy(policy or DEFAULT_POLICY).name
     samples, tasks = _samples(origin, run, scoring, results)
     samples, steps = _of_tasks(samples, task)
+    if kind is Kind.TRANSLATOR:
+        samples = translations(samples, tasks)
+        steps.append(("of tasks that show sequential code", len(samples)))
     if min_reward is not None:
         samples = [sample for sample in samples if sample.reward is not None and sample.reward >= min_reward]
         steps.append((f"with a reward of at least {min_reward:g}", len(samples)))
@@ -184,7 +199,7 @@ def export(
     if kind not in (Kind.GRPO, Kind.TRAJECTORIES, Kind.CRITIQUE):  # these need every completion of a group or dialogue
         samples = distinct(samples, near, by_bleu=likeness is LikenessForm.BLEU)
         steps.append((f"without repeats, from {near:.0%} alike on by {likeness.value}", len(samples)))
-    if programs is Programs.ONCE and kind in (Kind.SFT, Kind.KTO, Kind.GRPO):
+    if programs is Programs.ONCE and kind in (Kind.SFT, Kind.KTO, Kind.GRPO, Kind.TRANSLATOR):
         samples = counted_once(samples, by_group=kind is Kind.GRPO)
         steps.append(("without those that share the evaluation of an equal one", len(samples)))
     samples = with_reasoning(samples, reasoning.value)
@@ -472,6 +487,30 @@ def _samples(origin: Origin, run: str, policy: str, results: Path) -> tuple[list
         samples = list(read(results, None if run == "all" else run, policy))
         tasks = stored_tasks(results)
     return with_licences(samples, tasks), tasks
+
+
+def _tests(run: str, names: list[str] | None, results: Path) -> tuple[dict[str, list[Row]], list[tuple[str, int]]]:
+    """Rows of Testers whose generators caught wrong kernels, and how many tasks they are from.
+
+    Raises:
+        UsageError: no generator caught any.
+    """
+    from kernelforge.datasets.training import catching_tests
+
+    made: list[Row] = []
+    looked_at = 0
+    with open_store(results, read_only=True) as store:
+        for stored_run in store.runs() if run == "all" else [store.run(run)]:
+            for task in store.tasks(stored_run.id):
+                if names and task.name not in names:
+                    continue
+                looked_at += 1
+                messages = store.task_messages(stored_run.id, task.name)
+                made += catching_tests(stored_run.id, task, messages, store.attempts(stored_run.id, task.name))
+    steps = [("tasks of runs", looked_at), ("whose Tester caught a wrong kernel", len(made))]
+    if not made:
+        raise UsageError(f"nothing to write as tester: {_counted(steps)}")
+    return {"train": made}, steps
 
 
 def _tasks_of(suites: Sequence[str]) -> list[Task]:

@@ -6,6 +6,12 @@
 - The AI CUDA Engineer archive (``SakanaAI/AI-CUDA-Engineer-Archive``, CC-BY-4.0): ``Op_Name Level_ID Task_ID
   Kernel_Name CUDA_Runtime PyTorch_Native_Runtime CUDA_Speedup_Native CUDA_Code PyTorch_Code_Module
   PyTorch_Code_Functional Correct Error``.
+- BabelTower with tests (``kcxain/BabelTower``; QiMeng-MuPa, arXiv 2506.11153): ``id cpp_code cuda_code``, and columns
+  of its tests, which are programs and not read. Code is spaced token by token.
+- MuSL's training pairs (``kcxain/musl``, JSON lines): ``CPP`` and ``CUDA``; a ``CPP-gen`` is C that a model wrote back
+  from the CUDA, and stands in place of ``CPP``.
+- HPCTransEval (``jiaqiLv/HPCTransEval``, ``benchmark/*.json``): ``op_name cuda_code c_code``, made by TVM from one
+  graph: CUDA to be written in C with OpenMP.
 
 Correctness and speedups are the publishers', by their protocols. Nothing is executed.
 """
@@ -34,7 +40,7 @@ SUFFIXES = (".parquet", ".arrow", ".jsonl", ".json")
 
 @dataclass(frozen=True)
 class PublishedPair:
-    """A module and a kernel that replaces it."""
+    """A module and a kernel that replaces it, or a program and its translation."""
 
     name: str
     """``kernelbook/17``: the data set, and the row."""
@@ -43,7 +49,7 @@ class PublishedPair:
     reference: str
     kernel: str
     language: str
-    """``CUDA`` or ``Triton``."""
+    """``CUDA``, ``Triton`` or ``C``: that of the kernel, or of the translation."""
     fence: str
     """Label of the kernel's code block."""
     reasoning: str | None = None
@@ -54,6 +60,8 @@ class PublishedPair:
     licence: str = ""
     task: str = ""
     """What the publisher calls the task, or the module."""
+    original: str = "python"
+    """Label of the reference's code block; any other than ``python`` makes it a translation."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +77,9 @@ FORMATS: Mapping[str, str] = MappingProxyType(
         "concur": "ConCuR: modules, reasoning and CUDA kernels",
         "kernelbook": "KernelBook: modules and Triton kernels of torch.compile",
         "ai-cuda-engineer": "The AI CUDA Engineer archive: tasks of KernelBench and CUDA kernels, right and wrong",
+        "babeltower": "BabelTower: C functions and CUDA kernels, spaced token by token",
+        "musl": "MuSL: C functions, some written back by a model, and CUDA kernels",
+        "hpctranseval": "HPCTransEval: CUDA kernels and C with OpenMP, both made by TVM",
     }
 )
 """Every format, and what it holds."""
@@ -79,10 +90,19 @@ _COLUMNS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "ai-cuda-engineer": (
             "PyTorch_Code_Module", "CUDA_Code", "Correct", "CUDA_Speedup_Native", "Level_ID", "Task_ID", "Op_Name",
         ),
+        "babeltower": ("cpp_code", "cuda_code", "id"),
+        "musl": ("CPP", "CPP-gen", "CUDA"),
+        "hpctranseval": ("cuda_code", "c_code", "op_name"),
     }
 )  # fmt: skip
 _NEEDED: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {"kernelbook": ("python_code", "triton_code"), "ai-cuda-engineer": ("PyTorch_Code_Module", "CUDA_Code", "Correct")}
+    {
+        "kernelbook": ("python_code", "triton_code"),
+        "ai-cuda-engineer": ("PyTorch_Code_Module", "CUDA_Code", "Correct"),
+        "babeltower": ("cpp_code", "cuda_code"),
+        "musl": ("CUDA",),
+        "hpctranseval": ("cuda_code", "c_code"),
+    }
 )
 
 ROLES = ("reference", "reasoning", "kernel")
@@ -141,6 +161,9 @@ def _pair(name: str, format_name: str, row: FileRow, roles: Mapping[str, str]) -
         "concur": (roles.get("reference", ""), roles.get("kernel", "")),
         "kernelbook": ("python_code", "triton_code"),
         "ai-cuda-engineer": ("PyTorch_Code_Module", "CUDA_Code"),
+        "babeltower": ("cpp_code", "cuda_code"),
+        "musl": ("CPP-gen" if values.get("CPP-gen") else "CPP", "CUDA"),
+        "hpctranseval": ("cuda_code", "c_code"),
     }[format_name]
     reference, kernel = (values.get(key) for key in keys)
     for key, text in zip(keys, (reference, kernel), strict=True):
@@ -161,6 +184,11 @@ def _pair(name: str, format_name: str, row: FileRow, roles: Mapping[str, str]) -
             name, row.origin, reference, kernel, "CUDA", "cpp", correct=correct if isinstance(correct, bool) else None,
             speedup=finite(values.get("CUDA_Speedup_Native")), licence="CC-BY-4.0", task=task,
         )  # fmt: skip
+    if format_name in ("babeltower", "musl"):
+        return PublishedPair(name, row.origin, reference, kernel, "CUDA", "cuda", original="cpp")
+    if format_name == "hpctranseval":
+        task = str(values.get("op_name") or "")
+        return PublishedPair(name, row.origin, reference, kernel, "C", "c", task=task, original="cuda")
     inline, kernel = split_reasoning(kernel)
     text = values.get(roles.get("reasoning", ""))
     reasoning = text if isinstance(text, str) and text.strip() and writable(text) else inline
@@ -230,7 +258,8 @@ def published_rows(pairs: Iterable[PublishedPair], kind: str, data_set: str, for
     for pair in pairs:
         if form == "off":
             pair = replace(pair, reasoning=None)
-        user = {"role": "user", "content": _PROMPT.format(language=pair.language, reference=pair.reference.strip())}
+        request = _PROMPT if pair.original == "python" else _TRANSLATION[pair.language]
+        user = {"role": "user", "content": request.format(language=pair.language, reference=pair.reference.strip())}
         answer = f"```{pair.fence}\n{pair.kernel.strip()}\n```\n"
         reply = {"role": "assistant", "content": thinking(pair.reasoning, answer) if form == "think" else answer}
         if kind == "sft" and pair.correct is not False:
@@ -240,6 +269,16 @@ def published_rows(pairs: Iterable[PublishedPair], kind: str, data_set: str, for
 
 
 _PROMPT = "Write {language} kernels that replace the operators of this PyTorch module.\n\n```python\n{reference}\n```\n"
+
+_TRANSLATION: Mapping[str, str] = MappingProxyType(
+    {
+        "CUDA": "Write CUDA kernels that do in parallel what this sequential C function does.\n\n"
+        "```cpp\n{reference}\n```\n",
+        "C": "Write a C function, parallel with OpenMP, that does what these CUDA kernels do.\n\n"
+        "```cuda\n{reference}\n```\n",
+    }
+)
+"""Requests for a translation, by the language that it is in."""
 
 
 def _columns(pair: PublishedPair, data_set: str) -> dict[str, Any]:

@@ -10,18 +10,36 @@ whose target is the criticism of a reply.
 from __future__ import annotations
 
 import hashlib
+import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import combinations
 from types import MappingProxyType
 from typing import Any, Literal
 
+from kernelforge.agents.base import GeneratorForm
 from kernelforge.agents.builtin.design import without_design
+from kernelforge.agents.tester import parse_tests
 from kernelforge.candidate import split_reasoning
+from kernelforge.errors import CandidateError
+from kernelforge.evaluation.generators.parser import caught_by
 from kernelforge.llm.rate_limits import reasoning_tokens
 from kernelforge.metrics import Ngrams, sentence_bleu
-from kernelforge.records import Attempt, Evaluation, Finding, Origin, Profile, Task, Usage, Verdict, language_of
+from kernelforge.records import (
+    Attempt,
+    Evaluation,
+    Finding,
+    Message,
+    Origin,
+    Profile,
+    Task,
+    Usage,
+    Verdict,
+    language_of,
+)
 from kernelforge.rewards import Context, discounted_returns, reward
 from kernelforge.search.novelty import blind_source
 from kernelforge.tasks.constants import plain_text
@@ -286,6 +304,8 @@ KINDS: Mapping[str, str] = MappingProxyType(
         "grpo": "groups of completions with rewards",
         "trajectories": "dialogues with the reward and the return of each turn",
         "critique": "findings about replies, and whether they helped",
+        "translator": "correct replies to tasks that show sequential code",
+        "tester": "a Tester's generators that caught wrong kernels",
     }
 )
 """Every kind of rows, and what it is."""
@@ -300,8 +320,61 @@ def rows(kind: str, samples: Sequence[Sample], discount: float) -> list[Row]:
         "grpo": grouped,
         "trajectories": lambda items: trajectories(items, discount),
         "critique": critiques,
+        "translator": supervised,
     }
     return list(makers[kind](samples))
+
+
+def translations(samples: Iterable[Sample], tasks: Mapping[str, Task]) -> list[Sample]:
+    """Samples of tasks that show sequential code; tasks are by digest."""
+    return [sample for sample in samples if (task := tasks.get(sample.evaluation.task)) and task.c_source]
+
+
+def catching_tests(run: str, task: Task, messages: Sequence[Message], attempts: Sequence[Attempt]) -> Iterator[Row]:
+    """The row of a task's Tester: its prompt, and of its last readable reply the generators that caught a wrong kernel.
+
+    MuSL's co-evolution: kernels that no other inputs showed to be wrong train the Tester. There is no row where none
+    of its generators was the first to catch one.
+
+    Args:
+        run: id of the run.
+        task: the task.
+        messages: about the task outside its attempts.
+        attempts: at the task.
+    """
+    caught = Counter(caught_by(attempt.evaluation) for attempt in attempts)
+    prompt, reply, forms = "", None, dict[str, GeneratorForm]()
+    for message in messages:
+        if message.agent != "tester":
+            continue
+        if message.role == "prompt":
+            prompt = prompt or message.content
+            continue
+        with suppress(CandidateError):
+            reply, forms = message, {form.name: form for form in parse_tests(message.content)}
+    catching = [form for name, form in forms.items() if caught[name]]
+    if reply is None or not catching:
+        return
+    answer = json.dumps(
+        {"generators": [form.model_dump(mode="json") for form in catching]}, ensure_ascii=False, indent=1
+    )
+    judged = ("reward", "verdict", "stage", "lane", "speedup", "predicted_speedup", "device", "evaluator", "evaluation")
+    yield {
+        "messages": _chat([("user", prompt), ("assistant", f"```json\n{answer}\n```\n")]),
+        "caught": sum(caught[form.name] for form in catching),
+        "tests": len(forms),
+        "id": f"{run}/{task.name}/tester",
+        "source": "run",
+        "run": run,
+        "task": task.name,
+        "task_digest": task.digest,
+        "group": f"{run}/{task.name}/tester",
+        **dict.fromkeys(judged),
+        "written_by": reply.provider,
+        "reasoning": reply.reasoning,
+        "reasoning_tokens": _reasoning(reply.reasoning, reply.usage)["reasoning_tokens"],
+        "licence": task.license,
+    }
 
 
 def groups(samples: Sequence[Sample]) -> Iterator[list[Sample]]:

@@ -127,6 +127,12 @@ def test_what_cannot_be_is_refused_and_nothing_is_written(results: Path) -> None
     words = ["--results", str(results)]
     with pytest.raises(UsageError, match="nothing to write as grpo"):
         export("--as", "grpo", "-o", str(results / "a"), *words, "--min-reward", "99")
+    with pytest.raises(UsageError, match=r"nothing to write as translator: .*0 of tasks that show sequential code"):
+        export("--as", "translator", "-o", str(results / "a"), *words)
+    with pytest.raises(UsageError, match=r"nothing to write as tester: .*0 whose Tester caught a wrong kernel"):
+        export("--as", "tester", "-o", str(results / "a"), *words)
+    with pytest.raises(UsageError, match="a Tester works in runs alone"):
+        export("--as", "tester", "-o", str(results / "a"), "--from", "jobs", *words)
     with pytest.raises(UsageError, match="no task 'none' there; there is: "):
         export("--as", "sft", "-o", str(results / "a"), *words, "--task", "none")
     with pytest.raises(UsageError, match="exists: name a folder that does not"):

@@ -165,3 +165,33 @@ def test_a_kernel_of_the_archive_becomes_a_class_whose_forward_calls_it(tmp_path
     assert calls == [{"name": first.name, "cpp_sources": [], "cuda_sources": [KERNEL]}]
     with pytest.raises(UsageError, match="it has no column Level_ID, Task_ID"):
         read_ai_cuda_engineer(tmp_path / "none")
+
+
+def test_pairs_of_translations_ask_for_their_own_language(tmp_path: Path) -> None:
+    c, cuda = "void f ( float * x ) { x [ 0 ] = 1 ; }", "__global__ void f ( float * x ) { x [ 0 ] = 1 ; }"
+    tower = tmp_path / "test.jsonl"
+    tower.write_text(json.dumps({"id": 0, "cpp_code": c, "cuda_code": cuda, "cuda_wrapper": "int main() {}"}))
+    musl = tmp_path / "musl.jsonl"
+    rows = [{"CPP": c, "CUDA": cuda}, {"CPP": "", "CPP-gen": c, "CUDA": cuda}, {"CPP": "", "CUDA": cuda}]
+    musl.write_text("\n".join(map(json.dumps, rows)))
+    graph = tmp_path / "ComputationGraph.json"
+    graph.write_text(json.dumps([{"op_name": "exp", "c_code": c, "cuda_code": cuda, "input_shape": [[1, 9]]}]))
+    for path, name, count in ((tower, "babeltower", 1), (musl, "musl", 2)):
+        read = read_published(path, name)
+        made = list(published_rows(read.pairs, "sft", name))
+        assert len(made) == count
+        for row in made:
+            user, reply = (message["content"] for message in row["messages"])
+            assert (
+                user
+                == f"Write CUDA kernels that do in parallel what this sequential C function does.\n\n```cpp\n{c}\n```\n"
+            )
+            assert reply == f"```cuda\n{cuda}\n```\n"
+    assert [item.reason for item in read_published(musl, "musl").unread] == ["no text in column 'CPP'"]
+    [row] = published_rows(read_published(graph, "hpctranseval").pairs, "sft", "hpctranseval")
+    user, reply = (message["content"] for message in row["messages"])
+    assert user.startswith("Write a C function, parallel with OpenMP")
+    assert f"```cuda\n{cuda}\n```" in user
+    assert reply == f"```c\n{c}\n```\n"
+    assert row["task"] == "exp"
+    assert not list(published_rows(read_published(graph, "hpctranseval").pairs, "kto", "hpctranseval"))

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from kernelforge.agents.tester import parse_tests
 from kernelforge.datasets.training import (
     KINDS,
     Sample,
+    catching_tests,
     counted_once,
     distinct,
     likeness,
@@ -17,11 +21,23 @@ from kernelforge.datasets.training import (
     samples_of_attempts,
     shingles,
     split,
+    translations,
     uncontaminated,
     with_dialogue,
     with_reasoning,
 )
-from kernelforge.records import Evaluation, Finding, Message, Operator, PredictedSpeedup, Usage, Verdict
+from kernelforge.evaluation.generators.recipe import TEST_PREFIX
+from kernelforge.records import (
+    Correctness,
+    Evaluation,
+    Finding,
+    Message,
+    Operator,
+    PredictedSpeedup,
+    SizeCheck,
+    Usage,
+    Verdict,
+)
 from tests.support.factories import (
     make_attempt,
     make_build,
@@ -251,4 +267,43 @@ def test_all_samples_of_a_task_go_to_one_part() -> None:
 
 
 def test_every_kind_is_written_and_empty_without_samples() -> None:
-    assert [rows(kind, [], 0.4) for kind in KINDS] == [[]] * len(KINDS)
+    assert [rows(kind, [], 0.4) for kind in KINDS if kind != "tester"] == [[]] * (len(KINDS) - 1)
+
+
+def wrong_on(caught: str | None) -> Any:
+    """An attempt that is wrong on the inputs of a generator, or on others."""
+    families = ("task", "normal") if caught is None else ("task", "normal", f"{TEST_PREFIX}{caught}")
+    check = SizeCheck(size="small", status="failed", families=families, message="differs")
+    made = make_attempt(0, Verdict.WRONG)
+    evaluation = made.evaluation.model_copy(update={"correctness": Correctness(sizes=(check,))})
+    return made.model_copy(update={"evaluation": evaluation})
+
+
+def test_a_testers_row_holds_the_generators_that_caught_a_wrong_kernel() -> None:
+    forms = [{"name": name, "why": "a fault", "plan": "def inputs(x): return x"} for name in ("far", "flat")]
+    reply = f"Two of them:\n```json\n{json.dumps({'generators': forms})}\n```"
+    words = [
+        Message(agent="tester", role="prompt", provider="p", content="Propose inputs."),
+        Message(agent="tester", role="reply", provider="p", content="no JSON"),
+        Message(agent="tester", role="prompt", provider="p", content="Again."),
+        Message(agent="tester", role="reply", provider="p", content=reply),
+    ]
+    task = make_task()
+    [row] = catching_tests("run", task, words, [wrong_on("far"), wrong_on(None), wrong_on("far")])
+    user, answer = row["messages"]
+    assert user["content"] == "Propose inputs."
+    assert [form.name for form in parse_tests(answer["content"])] == ["far"]
+    assert (row["caught"], row["tests"], row["written_by"], row["verdict"]) == (2, 2, "p", None)
+    assert not list(catching_tests("run", task, words, [wrong_on(None)]))
+    assert not list(catching_tests("run", task, words[:2], [wrong_on("far")]))
+
+
+def test_a_translators_samples_are_those_of_tasks_that_show_code() -> None:
+    plain, translated = make_task(), make_task(c_source="void f(void) {}")
+    of_plain, of_translated = (
+        replace(sample(number), evaluation=sample(number).evaluation.model_copy(update={"task": task.digest}))
+        for number, task in enumerate((plain, translated))
+    )
+    kept = translations([of_plain, of_translated], {task.digest: task for task in (plain, translated)})
+    assert kept == [of_translated]
+    assert translations([of_translated], {}) == []
