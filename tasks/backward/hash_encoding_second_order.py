@@ -1,7 +1,7 @@
 """Multi-resolution hash encoding, backward of its backward: what a loss on the gradient of position needs.
 
 Wang, Han, Habermann, Daniilidis, Theobalt and Liu, "NeuS2: Fast Learning of Neural Implicit Surfaces for Multi-view
-Reconstruction", ICCV 2023, arXiv:2212.05231, section 3, for the encoding of Mueller et al., "Instant Neural Graphics
+Reconstruction", ICCV 2023, arXiv:2212.05231, for the encoding of Mueller et al., "Instant Neural Graphics
 Primitives", ACM TOG 41(4), 2022, arXiv:2201.05989. Level l lays a grid of COARSEST * 2^(l / 4) cells (rounded down)
 over the unit cube; corner (i, j, k) of the cell around a point x has, in the level's table, the slot
     h(i, j, k) = ((i * 1) xor (j * 2654435761) xor (k * 805459861), 32 bits each) mod SLOTS

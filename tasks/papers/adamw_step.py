@@ -1,11 +1,12 @@
-"""One step of AdamW on a tensor of parameters; parameters and both moments in place.
+"""One step of AdamW on a tensor of parameters; parameters and both moments in place, and a copy in bfloat16.
 
 Loshchilov and Hutter, "Decoupled Weight Decay Regularization", ICLR 2019, arXiv:1711.05101, algorithm 2, with a
 constant schedule. For the gradient g, after `step` steps including this one,
     m = BETA1 m + (1 - BETA1) g,   v = BETA2 v + (1 - BETA2) g^2
     parameter = (1 - RATE DECAY) parameter
                 - RATE (m / (1 - BETA1^step)) / (sqrt(v / (1 - BETA2^step)) + EPS)
-parameter, grad, m and v hold N elements; parameter, m and v are updated in place.
+parameter, grad, m and v hold N elements, and parameter, m and v are updated in place. The result is the new parameter
+rounded to bfloat16, which the next forward pass reads (mixed precision, as of Micikevicius et al., arXiv:1710.03740).
 """
 
 import math
@@ -31,12 +32,15 @@ class Model(nn.Module):
         self.eps = eps
         self.decay = decay
 
-    def forward(self, parameter: torch.Tensor, grad: torch.Tensor, m: torch.Tensor, v: torch.Tensor, step: int) -> None:
+    def forward(
+        self, parameter: torch.Tensor, grad: torch.Tensor, m: torch.Tensor, v: torch.Tensor, step: int
+    ) -> torch.Tensor:
         m.copy_(self.beta1 * m + (1.0 - self.beta1) * grad)
         v.copy_(self.beta2 * v + (1.0 - self.beta2) * grad * grad)
         rate = self.rate / (1.0 - self.beta1**step)
         root = torch.sqrt(v) / math.sqrt(1.0 - self.beta2**step)
         parameter.copy_((1.0 - self.rate * self.decay) * parameter - rate * m / (root + self.eps))
+        return parameter.to(torch.bfloat16)
 
 
 def get_inputs():

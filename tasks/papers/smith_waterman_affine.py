@@ -58,9 +58,9 @@ def get_inputs():
     # Of three pairs one ends as the first sequence ends, and one more does so after a long gap near the end.
     kind, place = torch.arange(PAIRS)[:, None] % 3, torch.arange(N)
     common = min(M, N)
-    cut = torch.where(kind == 1, N - common // 7 - common // 4, (torch.rand(PAIRS, 1) * N).long())
+    cut = torch.where(kind == 1, N - common // 7 - common // 9, (torch.rand(PAIRS, 1) * N).long())
     gap = torch.randint(-(common // 4), common // 4 + 1, (PAIRS, 1))
-    gap = torch.where(kind == 0, 0, torch.where(kind == 1, common // 4, gap))
+    gap = torch.where(kind == 0, 0, torch.where(kind == 1, common // 9, gap))
     start = torch.where(kind == 2, torch.randint(0, N - common + 1, (PAIRS, 1)), N - M - gap)
     source = place - start - torch.where(place < cut, 0, gap)
     alike = (source >= 0) & (source < M) & ((place < cut) | (place >= cut + gap))

@@ -1,10 +1,12 @@
-"""Unpacking of a message into strided blocks, nested twice, in place.
+"""Unpacking of a message into strided blocks, nested twice, in place, and packing of what was there.
 
 Pearson, Wu, Chung, Xiong and Hwu, "TEMPI: An Interposed MPI Library with a Canonical Representation of CUDA-aware
-Datatypes", HPDC 2021, arXiv:2012.14363. The other way round from packing: of a message packed (OBJECTS, PLANES, ROWS,
-RUN), in bytes (uint8), each byte goes to its place in buffer, one axis of START + OBJECTS * EXTENT bytes,
-    buffer[START + o EXTENT + p PLANE_STRIDE + r ROW_STRIDE + i] = packed[o, p, r, i]
-and the bytes between are kept as they are.
+Datatypes", HPDC 2021, arXiv:2012.14363. A nest of MPI's vector types comes down to a start, counts and strides: each of
+OBJECTS objects is PLANES planes of ROWS rows of RUN bytes that lie together. As MPI_Sendrecv_replace does, the blocks
+of buffer, one axis of START + OBJECTS * EXTENT bytes (uint8), are sent, and replaced by a message that was received:
+    sent[o, p, r, i] = what is in buffer[START + o EXTENT + p PLANE_STRIDE + r ROW_STRIDE + i] before
+    received[o, p, r, i] is there after
+Both are (OBJECTS, PLANES, ROWS, RUN). buffer is changed in place; its bytes between are kept as they are.
 """
 
 import torch
@@ -31,14 +33,17 @@ class Model(nn.Module):
         self.plane_stride = plane_stride
         self.row_stride = row_stride
 
-    def forward(self, packed: torch.Tensor, buffer: torch.Tensor) -> None:
+    def forward(self, received: torch.Tensor, buffer: torch.Tensor) -> torch.Tensor:
         strides = (self.extent, self.plane_stride, self.row_stride, 1)
-        torch.as_strided(buffer, packed.shape, strides, self.start).copy_(packed)
+        blocks = torch.as_strided(buffer, received.shape, strides, self.start)
+        sent = blocks.clone()
+        blocks.copy_(received)
+        return sent
 
 
 def get_inputs():
-    packed = torch.randint(0, 256, (OBJECTS, PLANES, ROWS, RUN), dtype=torch.uint8)
-    return [packed, torch.randint(0, 256, (START + OBJECTS * EXTENT,), dtype=torch.uint8)]
+    received = torch.randint(0, 256, (OBJECTS, PLANES, ROWS, RUN), dtype=torch.uint8)
+    return [received, torch.randint(0, 256, (START + OBJECTS * EXTENT,), dtype=torch.uint8)]
 
 
 def get_init_inputs():

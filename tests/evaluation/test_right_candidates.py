@@ -32,4 +32,4 @@ def test_a_right_kernel_passes_at_every_size(reply: Path, workshop: EvaluatorPoo
         evaluation, _ = evaluator.evaluate(parse_reply(reply.read_text(encoding="utf-8")), seed=11)
     finally:
         evaluator.close()
-    assert evaluation.verdict is Verdict.OK, evaluation.message
+    assert evaluation.verdict is Verdict.OK, evaluation.reason

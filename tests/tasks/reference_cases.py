@@ -58,10 +58,9 @@ class ReferenceCase:
         self.after: list[Any] = [_array(value) for value in self.tensors]
 
     def run(self, *inputs: torch.Tensor) -> Arrays:
-        """The outputs of the model; none of one that only changes its inputs."""
+        """The outputs of the model; NumPy has no bfloat16, which becomes float32."""
         result = self.model(*inputs)
-        results = result if isinstance(result, tuple) else (result,)
-        return [value.detach().numpy() for value in results if value is not None]
+        return [_array(value.detach()) for value in (result if isinstance(result, tuple) else (result,))]
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.module, name)
@@ -74,6 +73,8 @@ def _in_float64(value: Any) -> Any:
 def _array(value: Any, *, copy: bool = False) -> Any:
     if not isinstance(value, torch.Tensor):
         return value
+    if value.dtype is torch.bfloat16:
+        return value.float().numpy()
     return value.numpy().copy() if copy else value.numpy()
 
 

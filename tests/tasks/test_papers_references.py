@@ -351,9 +351,9 @@ def test_alignment_scores_are_those_of_gotoh_s_recurrences(size: str) -> None:
 @pytest.mark.parametrize("size", ["hidden_tiny", "hidden_odd"])
 def test_strided_blocks_are_packed_byte_by_byte_and_unpacked_alone(size: str) -> None:
     task, (buffer,), (packed,) = run("strided_pack", size=size)
-    back, _, outputs = run("strided_unpack", torch.from_numpy(packed), torch.from_numpy(~buffer), size=size)
-    assert not outputs
-    want = ~buffer
+    received, want = torch.from_numpy(packed), ~buffer
+    back, _, (sent,) = run("strided_unpack", received, torch.from_numpy(want), size=size)
+    np.testing.assert_array_equal(sent, ~packed)
     for block in np.ndindex(task.OBJECTS, task.PLANES, task.ROWS):
         start = task.START + np.dot(block, (task.EXTENT, task.PLANE_STRIDE, task.ROW_STRIDE))
         np.testing.assert_array_equal(packed[block], buffer[start : start + task.RUN])
@@ -361,8 +361,12 @@ def test_strided_blocks_are_packed_byte_by_byte_and_unpacked_alone(size: str) ->
     np.testing.assert_array_equal(back.after[1], want)
 
 
+def in_bfloat16(values: Any) -> Any:
+    return torch.from_numpy(values).bfloat16().float().numpy()
+
+
 def test_adamw_takes_the_step_of_torch_s_optimiser() -> None:
-    task, (parameter, grad, m, v, step), _ = run("adamw_step", size="small")
+    task, (parameter, grad, m, v, step), (copy,) = run("adamw_step", size="small")
     x, *moments = (torch.from_numpy(value) for value in (parameter, m, v))
     x.requires_grad_().grad = torch.from_numpy(grad)
     optimiser = torch.optim.AdamW(
@@ -372,3 +376,154 @@ def test_adamw_takes_the_step_of_torch_s_optimiser() -> None:
     optimiser.step()
     for got, want in zip([task.after[0], *task.after[2:4]], [x.detach(), *moments], strict=True):
         np.testing.assert_allclose(got, want.numpy(), rtol=1e-12)
+    np.testing.assert_array_equal(copy, in_bfloat16(task.after[0]))
+
+
+def test_hash_encoding_feeds_its_network() -> None:
+    task, (points, tables), (got,) = run("hash_encoding_mlp", size="small")
+    _, _, (encoded,) = run("hash_encoding", torch.from_numpy(points), torch.from_numpy(tables), size="small")
+    hidden = np.maximum(encoded @ task.w["first"].T, 0)
+    np.testing.assert_allclose(got, np.maximum(hidden @ task.w["second"].T, 0) @ task.w["third"].T, atol=1e-12)
+
+
+def quaternion_product(p: Any, q: Any) -> Any:
+    a, b = p[0] * q[0] - p[1:] @ q[1:], p[0] * q[1:] + q[0] * p[1:] + np.cross(p[1:], q[1:])
+    return np.concatenate([[a], b])
+
+
+def test_a_slice_of_a_4d_splat_is_its_density_at_that_time() -> None:
+    _, (centre, before, after, log_axes, logit, time), (centres, covariances, opacities) = run("spacetime_splats")
+    for s in range(len(centre)):
+        turned = [
+            quaternion_product(quaternion_product(before[s] / np.linalg.norm(before[s]), axis), after[s])
+            for axis in np.eye(4)
+        ]
+        axes = np.array(turned).T / np.linalg.norm(after[s]) * np.exp(log_axes[s])
+        precision = np.linalg.inv(axes @ axes.T)
+        xx, xy, xz, yy, yz, zz = covariances[s]
+        sliced = np.linalg.inv([[xx, xy, xz], [xy, yy, yz], [xz, yz, zz]])
+        for offset in np.random.default_rng(s).normal(size=(3, 3)):
+            away = np.append(centres[s] + offset, time) - centre[s]
+            want = sigmoid(logit[s]) * math.exp(-away @ precision @ away / 2)
+            np.testing.assert_allclose(opacities[s] * math.exp(-offset @ sliced @ offset / 2), want, rtol=1e-9)
+
+
+def test_sparse_coefficients_splat_what_whole_features_would() -> None:
+    task, (alpha, index, logits, codebook), (weights, features) = run("sparse_coefficient_splats")
+    for tile in range(task.TILES):
+        powers = np.exp(logits[tile])
+        shares = powers / powers.sum(1, keepdims=True)
+        splats = (shares[:, :, None] * codebook[index[tile]]).sum(1)
+        for pixel in range(task.PIXELS):
+            light, seen = 1.0, np.zeros(task.WIDTH)
+            for s in range(task.SPLATS):
+                seen += light * alpha[tile, s, pixel] * splats[s]
+                light *= 1 - alpha[tile, s, pixel]
+            np.testing.assert_allclose(features[tile, pixel], seen, atol=1e-12)
+            np.testing.assert_allclose(weights[tile, pixel].sum(), 1 - light)
+            np.testing.assert_allclose(weights[tile, pixel] @ codebook, seen, atol=1e-12)
+
+
+def test_constant_q_bins_are_windowed_sums_at_their_frequencies() -> None:
+    task, (x,), (real, imaginary) = run("constant_q_transform")
+    longest = task.w["real"].shape[1]
+    frames = (task.SAMPLES + longest // 2 * 2 - longest) // task.HOP + 1
+    assert real.shape == imaginary.shape == (task.BATCH, frames, task.BINS)
+    for b, t, k in np.ndindex(*real.shape):
+        frequency = task.LOWEST * 2 ** (k / task.OCTAVE)
+        length = math.ceil(task.RATE / frequency / (2 ** (1 / task.OCTAVE) - 1))
+        assert length < longest or k == 0
+        window = [0.5 - 0.5 * math.cos(2 * math.pi * n / length) for n in range(length)]
+        want, first = 0j, t * task.HOP - longest // 2 + (longest - length) // 2
+        for n in range(length):
+            if 0 <= first + n < task.SAMPLES:
+                wave = cmath.exp(-2j * math.pi * frequency * (n - length // 2) / task.RATE)
+                want += window[n] / sum(window) * x[b, first + n] * wave
+        # The kernels are stored in float32.
+        assert abs(complex(real[b, t, k], imaginary[b, t, k]) - want) < 1e-6
+
+
+def test_rows_are_gathered_and_missing_ones_are_zero() -> None:
+    _, (features, nodes), (got,) = run("aligned_gather", size="small")
+    for i, node in enumerate(nodes):
+        assert got[i].tolist() == (features[node] if node >= 0 else 0 * features[0]).tolist()
+    assert (nodes < 0).any()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_every_edge_is_multiplied_by_the_matrix_of_its_relation(seed: int) -> None:
+    task, (x, source, target, scale, offsets), (got,) = run("relational_gemm", seed=seed)
+    weight = task.w["weight"]
+    want = x @ weight[-1]
+    for relation in range(task.RELATIONS):
+        assert offsets[relation + 1] - offsets[relation] <= task.CAPACITY
+        for e in range(offsets[relation], offsets[relation + 1]):
+            want[target[e]] += scale[e] * x[source[e]] @ weight[relation]
+    assert offsets[0] == 0
+    assert offsets[-1] == task.EDGES
+    np.testing.assert_allclose(got, want, atol=1e-12)
+
+
+@pytest.mark.parametrize("size", ["hidden_tiny", "small"])
+def test_crops_are_resized_as_torch_does_and_split_into_planes(size: str) -> None:
+    task, (frame, boxes), (got,) = run("image_batch", size=size)
+    for b, (row, column, height, width) in enumerate(boxes):
+        crop = torch.from_numpy(frame[row : row + height, column : column + width]).double().permute(2, 0, 1)
+        out = F.interpolate(crop[None], (task.OUT_HEIGHT, task.OUT_WIDTH), mode="bilinear", align_corners=False)[0]
+        for c in range(3):
+            want = (out[2 - c].numpy() / 255 - task.MEAN[c]) / task.DEVIATION[c]
+            # Mean and deviation are stored in float32.
+            np.testing.assert_allclose(got[b, c], want, atol=1e-6)
+
+
+@pytest.mark.parametrize("size", ["hidden_tiny", "hidden_quad"])
+def test_muon_moves_each_singular_value_by_the_quintic_polynomial(size: str) -> None:
+    task, (parameter, grad, momentum), (copy,) = run("muon_step", size=size)
+    moved = task.MOMENTUM * momentum + grad
+    u, s, vt = np.linalg.svd(grad + task.MOMENTUM * moved, full_matrices=False)
+    s /= math.sqrt((s**2).sum())
+    for _ in range(task.STEPS):
+        s = 3.4445 * s - 4.7750 * s**3 + 2.0315 * s**5
+    rate = 0.2 * task.RATE * math.sqrt(max(grad.shape))
+    want = parameter * (1 - task.RATE * task.DECAY) - rate * (u * s) @ vt
+    np.testing.assert_allclose(task.after[2], moved, rtol=1e-12)
+    np.testing.assert_allclose(task.after[0], want, rtol=1e-9, atol=1e-12)
+    np.testing.assert_array_equal(copy, in_bfloat16(task.after[0]))
+
+
+def adam_direction(low: Any, m: Any, v: Any, step: int, eps: float) -> tuple[Any, Any, Any]:
+    """Take a step of torch's Adam at a rate of 1: what it takes off a tensor, and the moments after."""
+    x = torch.zeros(low.shape, dtype=torch.float64, requires_grad=True)
+    x.grad = torch.from_numpy(low)
+    moments = [torch.from_numpy(m.copy()), torch.from_numpy(v.copy())]
+    optimiser = torch.optim.Adam([x], lr=1.0, betas=(0.9, 0.999), eps=eps)
+    optimiser.state[x] = dict(zip(("exp_avg", "exp_avg_sq"), moments, strict=True), step=torch.tensor(step - 1.0))
+    optimiser.step()
+    return -x.detach().numpy(), moments[0].numpy(), moments[1].numpy()
+
+
+@pytest.mark.parametrize("size", ["hidden_tiny", "hidden_quad"])
+def test_galore_takes_adam_s_step_in_the_subspace(size: str) -> None:
+    task, (parameter, grad, projection, m, v, step), (copy,) = run("galore_step", size=size)
+    np.testing.assert_allclose(projection.T @ projection, np.eye(task.RANK), atol=1e-6)
+    direction, first, second = adam_direction(projection.T @ grad, m, v, step, task.EPS)
+    want = parameter - task.RATE * task.SCALE * projection @ direction
+    for got, value in zip([task.after[0], *task.after[3:5]], [want, first, second], strict=True):
+        np.testing.assert_allclose(got, value, rtol=1e-9)
+    np.testing.assert_array_equal(copy, in_bfloat16(task.after[0]))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_apollo_scales_columns_as_adam_does_in_the_subspace(seed: int) -> None:
+    task, (parameter, grad, projection, m, v, last, step), (length,) = run("apollo_step", seed=seed)
+    low = projection @ grad
+    direction, first, second = adam_direction(low, m, v, step, task.EPS)
+    update = np.array([
+        grad[:, j] * math.sqrt((direction[:, j] ** 2).sum() / (low[:, j] ** 2).sum()) for j in range(task.COLS)
+    ]).T  # fmt: skip
+    growth = math.sqrt((update**2).sum()) / last[0]
+    update /= max(growth / task.GROWTH, 1.0)
+    want = parameter - task.RATE * (task.SCALE * update + task.DECAY * parameter)
+    norm = np.array([math.sqrt((update**2).sum())])
+    for got, value in zip([task.after[0], *task.after[3:5], length], [want, first, second, norm], strict=True):
+        np.testing.assert_allclose(got, value, rtol=1e-9)
