@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 
 from tests.tasks import reference_cases
+from tests.tasks.reference_cases import softmax
 
 module_of = partial(reference_cases.module_of, "papers")
 run = partial(reference_cases.run, "papers")
@@ -118,7 +119,8 @@ def test_lstm_over_a_sequence_is_its_step_again_and_again() -> None:
             state, cell = h[n, a], c[n, a]
             for t in range(task.STEPS):
                 before = (wx[n, t, a, q] + state @ task.w["recurrent"][a, q] + task.w["bias"][a, q] for q in range(4))
-                i, f, z, o = (squash(x) for squash, x in zip((sigmoid, sigmoid, np.tanh, sigmoid), before, strict=True))
+                i, f, z, o = before
+                i, f, z, o = sigmoid(i), sigmoid(f), np.tanh(z), sigmoid(o)
                 cell = f * cell + i * z
                 state = o * np.tanh(cell)
                 np.testing.assert_allclose(gates[n, t, a], [i, f, z, o])
@@ -139,7 +141,7 @@ def test_pararnn_solves_its_cell_linearised_about_the_states_so_far() -> None:
         solved = [torch.from_numpy(first)]
         for t in range(task.STEPS):
             before = torch.from_numpy(first) if t == 0 else states[t - 1]
-            value, change = torch.func.jvp(lambda h, t=t: cell(h, t), (before,), (solved[-1] - before,))
+            value, change = torch.func.jvp(partial(cell, t=t), (before,), (solved[-1] - before,))[:2]
             solved.append(value + change)
         states = solved[1:]
     np.testing.assert_allclose(got, torch.stack(states, dim=1).numpy(), atol=1e-12)
@@ -207,6 +209,57 @@ def test_dfloat11_bits_are_those_of_bfloat16() -> None:
     assert set(torch.frexp(weights[finite & (weights != 0)])[1].tolist()) <= set(range(-140, 129))
 
 
+def codes_of(task: Any) -> dict[str, int]:
+    """The exponent behind each code of the DFloat11 tasks with a hierarchy of tables, written out as bits."""
+    book, code, width = {}, 0, task.SHORTEST
+    for length, exponent in zip(task.code_lengths().tolist(), task.exponents().tolist(), strict=True):
+        code, width = code << (length - width), length
+        book[format(code, f"0{length}b")] = exponent
+        code += 1
+    assert code == 2**task.LONGEST, "the code is complete"
+    assert len(book) == len(set(book.values()))
+    return book
+
+
+def decoded(task: Any, stream: Any, count: int) -> list[tuple[int, int]]:
+    """The first bits of a stream's codes with their exponents, read bit by bit."""
+    book, text, index, read = codes_of(task), "".join(format(byte, "08b") for byte in stream), 0, []
+    for _ in range(count):
+        length = next(n for n in range(task.SHORTEST, task.LONGEST + 1) if text[index : index + n] in book)
+        read.append((index, book[text[index : index + length]]))
+        index += length
+    assert index <= len(text) - 64
+    return read
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_two_phase_decoding_is_that_of_a_stream_read_bit_by_bit(seed: int) -> None:
+    task, (stream, gaps, first, packed, tables, _), (got,) = run("dfloat11_two_phase", seed=seed)
+    read = decoded(task, stream.tolist(), task.WEIGHTS)
+    for (_, exponent), rest, bits in zip(read, packed.tolist(), got.tolist(), strict=True):
+        assert bits & 0xFFFF == (rest >> 7) << 15 | exponent << 7 | rest & 127
+    # A thread's gap leads to a code that begins in its bytes, and a block's first weight is the first of these.
+    begins = [bit for bit, _ in read]
+    for block, thread in np.ndindex(gaps.shape):
+        start = 64 * (block * task.THREADS + thread)
+        later = [bit for bit in begins if bit >= start]
+        assert not later or start + int(gaps[block, thread]) == later[0]
+        assert thread or first[block] == task.WEIGHTS - len(later)
+    assert len(tables) > 3
+
+
+def test_dfloat11_product_is_that_of_the_decoded_rows() -> None:
+    task, (x, stream, _, packed, _, _), (got,) = run("dfloat11_gemv")
+    for row in range(task.OUT):
+        read = decoded(task, stream[row].tolist(), task.IN)
+        want = 0.0
+        for (_, exponent), rest, value in zip(read, packed[row].tolist(), x.tolist(), strict=True):
+            # No exponent is 0 but that of subnormal numbers.
+            size = math.ldexp((rest & 127) + 128 * (exponent > 0), max(exponent, 1) - 134)
+            want += (-size if rest >> 7 else size) * value
+        np.testing.assert_allclose(got[row], want, rtol=1e-12)
+
+
 def spectrum(frame: Any) -> list[complex]:
     """One frame's discrete Fourier transform under a periodic Hann window."""
     points = len(frame)
@@ -255,6 +308,51 @@ def test_block_sparse_attention_sees_its_blocks_alone(seed: int) -> None:
             powers = [math.exp(q[head, i] @ k[head, j] / math.sqrt(task.WIDTH)) for j in keys]
             want = sum((p * v[head, j] for p, j in zip(powers, keys, strict=True)), np.zeros(task.WIDTH))
             np.testing.assert_allclose(got[head, i], want / (sum(powers) or 1.0))
+
+
+def nibbles(packed: Any) -> Any:
+    both = np.stack([packed & 15, packed >> 4], axis=-1).reshape(*packed.shape[:-1], -1).astype(np.int64)
+    return np.where(both > 7, both - 16, both)
+
+
+def kept_by_sale(task: Any, head: int, q4: Any, k4: Any, q_exponent: Any, k_exponent: Any) -> list[list[int]]:
+    """Key blocks that each block of queries sees, by loops over pairs of places."""
+    q, k = nibbles(q4[head]), nibbles(k4[head])
+
+    def estimate(i: int, j: int) -> float:
+        return math.ldexp(int(q[i] @ k[j]), int(q_exponent[head, i]) + int(k_exponent[head, j]))
+
+    kept = []
+    for own in range(task.BLOCKS):
+        always = {block for block in range(own + 1) if block < task.SINK or block > own - task.LOCAL}
+        seen = set(always)
+        for i in range(own * task.BLOCK, (own + 1) * task.BLOCK):
+            scores = {j: estimate(i, j) for j in range(i + 1)}
+            level = max(score for j, score in scores.items() if j // task.BLOCK in always)
+            seen |= {j // task.BLOCK for j, score in scores.items() if score >= level - task.THRESHOLD}
+        kept.append(sorted(seen))
+    return kept
+
+
+def test_sale_keeps_the_blocks_whose_estimate_comes_near_the_sink_s() -> None:
+    task, inputs, (index, counts) = run("sale_selection")
+    numbers = set()
+    for head in range(task.HEADS):
+        for own, kept in enumerate(kept_by_sale(task, head, *inputs)):
+            assert index[head, own].tolist() == kept + [-1] * (task.BLOCKS - len(kept))
+            assert counts[head, own] == len(kept)
+            numbers.add(own + 1 - len(kept))
+    assert len(numbers) > 2
+
+
+def test_sale_attends_to_the_blocks_that_it_keeps() -> None:
+    task, (q, k, v, *quantised), (got,) = run("sale_attention")
+    for head in range(task.HEADS):
+        kept = kept_by_sale(task, head, *quantised)
+        for i in range(task.BLOCKS * task.BLOCK):
+            keys = [j for j in range(i + 1) if j // task.BLOCK in kept[i // task.BLOCK]]
+            weights = softmax(k[head, keys] @ q[head, i] / math.sqrt(task.WIDTH))
+            np.testing.assert_allclose(got[head, i], weights @ v[head, keys], atol=1e-12)
 
 
 @pytest.mark.parametrize("size", ["hidden_tiny", "hidden_quad"])
