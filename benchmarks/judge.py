@@ -54,7 +54,7 @@ def judge_all() -> Iterator[Judged]:
     """Evaluate and judge every planted kernel."""
     with EvaluatorPool(DEVICE, threads=2) as workshop:
         for kernel in kernels():
-            yield judge(kernel, workshop, load_task(_task(kernel["task"])))
+            yield judge(kernel, workshop)
 
 
 def _task(name: str) -> str:
@@ -62,8 +62,9 @@ def _task(name: str) -> str:
     return str(PLANTED.parents[1] / name) if name.endswith(".py") else name
 
 
-def judge(kernel: dict[str, Any], workshop: EvaluatorPool, task: Any) -> Judged:
+def judge(kernel: dict[str, Any], workshop: EvaluatorPool) -> Judged:
     """Evaluate and judge one."""
+    task = load_task(_task(kernel["task"]))
     evaluator = workshop.evaluator(task)
     with closing(evaluator.oracle):
         candidate = parse_reply((PLANTED / kernel["file"]).read_text())

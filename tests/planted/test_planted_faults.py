@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from typing import Any
+
 import pytest
 
-from benchmarks.judge import is_named, judge_all, kernels
+from benchmarks.judge import DEVICE, is_named, judge, kernels
+from kernelforge.evaluation.pool import EvaluatorPool
 from kernelforge.records import Finding, Verdict
-
-WANTED = 28
 
 
 @pytest.mark.parametrize(
@@ -25,18 +27,21 @@ def test_a_symptom_is_no_name(bottleneck: str | None, headline: str, named: bool
     assert is_named(finding, ["uncoalesced global access", "strided stores"]) is named
 
 
+@pytest.fixture(scope="module")
+def workshop(open_warm: Callable[..., EvaluatorPool]) -> Iterator[EvaluatorPool]:
+    with open_warm(EvaluatorPool, DEVICE, threads=2) as made:
+        yield made
+
+
 @pytest.mark.slow
-@pytest.mark.usefixtures("warm_zygotes")
-@pytest.mark.timeout(900)  # a minute alone, several with other tests
-def test_at_least_28_of_30_planted_bottlenecks_are_named() -> None:
-    judged = list(judge_all())
-    assert len(judged) == len(kernels()) == 30
-    assert {kernel.file for kernel in judged if kernel.verdict is not Verdict.OK} == set(), (
-        "a planted kernel must be correct"
-    )
-    missed = [
-        f"{kernel.file}: {kernel.finding.headline if kernel.finding else kernel.verdict}"
-        for kernel in judged
-        if not kernel.named
-    ]
-    assert len(judged) - len(missed) >= WANTED, missed
+@pytest.mark.one_in(3)
+@pytest.mark.parametrize("kernel", kernels(), ids=lambda kernel: kernel["file"])
+def test_a_planted_bottleneck_is_named(kernel: dict[str, Any], workshop: EvaluatorPool) -> None:
+    """A kernel that was planted must be correct; of these thirty the script asks for 28."""
+    judged = judge(kernel, workshop)
+    assert judged.verdict is Verdict.OK
+    assert judged.named, judged.finding
+
+
+def test_thirty_are_planted() -> None:
+    assert len(kernels()) == 30
