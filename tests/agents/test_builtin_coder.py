@@ -49,7 +49,8 @@ def code(name: str, design: Design) -> tuple[str, str]:
     return written.source.partition("\n")[2], written.plan
 
 
-@pytest.mark.slow  # about half a minute: 16 tasks, every move alone and all together, at four sizes
+@pytest.mark.slow
+@pytest.mark.one_in(4)  # two minutes: 16 tasks, every move alone and all together, at four sizes
 @pytest.mark.parametrize("name", TASKS)
 def test_every_move_is_right_at_every_size(name: str, compiler: Compiler) -> None:
     brief = workbench.brief(name)
