@@ -36,7 +36,7 @@ FOLDERS = [
 ]
 BESIDE_TYPES = (
     ["-m", "compileall", "-q", *FOLDERS],
-    ["-c", "from kernelforge.devices.emulated.execute.loaded_module import warm_up; warm_up()"],
+    ["-c", "from kernelforge.devices.emulated.worker import warm_up; warm_up({'tensor_memory': True})"],
 )
 COLLECT = ["-m", "pytest", "-q", "-q", "-q", "--collect-only", "-n", "0"]
 """Run one after another while mypy runs, which takes one core. They fill the caches of compiled Python files (pip may
