@@ -56,6 +56,7 @@ def normal(*shape: int, dtype: str = "float32") -> Array:
     return RANDOM.standard_normal(shape).astype(dtype)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("n", [1, 1024, 5000])
 def test_vector_add(run: Callable[..., list[Array]], n: int) -> None:
     x, y = normal(n), normal(n)
@@ -63,6 +64,7 @@ def test_vector_add(run: Callable[..., list[Array]], n: int) -> None:
     np.testing.assert_array_equal(out, x + y)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("rows", "columns"), [(1, 1), (7, 781), (5, 1024)])
 def test_fused_softmax(run: Callable[..., list[Array]], rows: int, columns: int) -> None:
     x = normal(rows, columns)
@@ -71,6 +73,7 @@ def test_fused_softmax(run: Callable[..., list[Array]], rows: int, columns: int)
     np.testing.assert_allclose(out, (exponentials / exponentials.sum(1, keepdims=True)).reshape(-1), 2e-6, 1e-9)
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize(("m", "n", "k"), [(128, 128, 64), (100, 72, 40), (65, 33, 17)])
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_matmul(run: Callable[..., list[Array]], m: int, n: int, k: int, dtype: str) -> None:
@@ -90,6 +93,7 @@ def test_low_memory_dropout(run: Callable[..., list[Array]]) -> None:
     assert np.mean(first == 0) == pytest.approx(0.25, abs=0.02)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("rows", "columns"), [(3, 1000), (4, 256), (2, 5)])
 def test_layer_norm(run: Callable[..., list[Array]], rows: int, columns: int) -> None:
     x, weight, bias = normal(rows, columns), normal(columns), normal(columns)
