@@ -181,6 +181,7 @@ def test_headers_of_the_other_toolchain_are_out_of_reach(either: Compiler) -> No
             assert "cannot open source file" in built.errors[0].message
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", [task.name for task in shipped("core")])
 def test_suite_core_is_right_with_cuda_12(name: str, twelve: Compiler) -> None:
     written = workbench.rendered(name, ALL)
