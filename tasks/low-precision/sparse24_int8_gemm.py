@@ -5,11 +5,11 @@ two of four neighbouring weights and then quantise. x is (TOKENS, 8 OCTETS) in i
 positions (OUT, OCTETS) in uint8. Byte o of a row is about columns 8 o to 8 o + 7: bits 0 and 1, and bits 2 and 3, have
 the positions, from 0 to 3, of values 4 o and 4 o + 1 among the first four columns, bits 4 to 7 those of values 4 o + 2
 and 4 o + 3 among the last four. The first position is less than the second. x_scale (TOKENS) and weight_scale (OUT) are
-float32, bias (OUT) is float16. With W (OUT, 8 OCTETS) zero except for these values:
+float32, bias (OUT) is bfloat16. With W (OUT, 8 OCTETS) zero except for these values:
 
     out[t, n] = max(0, x_scale[t] * weight_scale[n] * sum over k of x[t, k] W[n, k] + bias[n])
 
-The output is (TOKENS, OUT) in float16; the sums are integers. The reference takes them in float32, which rounds a sum
+The output is (TOKENS, OUT) in bfloat16; the sums are integers. The reference takes them in float32, which rounds a sum
 only once it passes 2^24.
 """
 
@@ -46,7 +46,7 @@ def get_inputs():
     values = torch.randint(-128, 128, (OUT, OCTETS * 4), dtype=torch.int8)
     first, second = torch.tensor(PAIRS, dtype=torch.uint8)[torch.randint(0, 6, (2, OUT, OCTETS))]
     x_scale, weight_scale = torch.rand(TOKENS) * 0.01 + 0.001, torch.rand(OUT) * 0.01 + 0.001
-    return [x, values, first | second << 4, x_scale, weight_scale, torch.randn(OUT, dtype=torch.float16)]
+    return [x, values, first | second << 4, x_scale, weight_scale, torch.randn(OUT, dtype=torch.bfloat16)]
 
 
 def get_init_inputs():

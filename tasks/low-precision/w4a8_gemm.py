@@ -3,11 +3,11 @@
 The part in 8 bits of L. Liu et al., "COMET: Towards Practical W4A4KV4 LLMs Serving", 2024, arXiv:2410.12168. With K =
 GROUPS * GROUP: x (TOKENS, K) is int8 and x_scale (TOKENS) float32; packed is (OUT, K / 8) in int32, bits 4 i to 4 i + 3
 of word j holding the weight of column 8 j + i; zeros (OUT, GROUPS) in uint8, 0 to 15, and scales (OUT, GROUPS) in
-float16 belong to GROUP neighbouring columns.
+bfloat16 belong to GROUP neighbouring columns.
 
     out[t, n] = x_scale[t] * sum over k of x[t, k] (nibble[n, k] - zeros[n, k // GROUP]) scales[n, k // GROUP]
 
-The output is (TOKENS, OUT) in float16; the sums of a group are integers, those over groups accumulated in float32.
+The output is (TOKENS, OUT) in bfloat16; the sums of a group are integers, those over groups accumulated in float32.
 """
 
 import torch
@@ -40,7 +40,7 @@ def get_inputs():
     x_scale = torch.rand(TOKENS) * 0.05 + 0.005
     packed = torch.randint(-(2**31), 2**31, (OUT, GROUPS * GROUP // 8), dtype=torch.int32)
     zeros = torch.randint(0, 16, (OUT, GROUPS), dtype=torch.uint8)
-    return [x, x_scale, packed, zeros, torch.randn(OUT, GROUPS, dtype=torch.float16) * 0.01]
+    return [x, x_scale, packed, zeros, torch.randn(OUT, GROUPS, dtype=torch.bfloat16) * 0.01]
 
 
 def get_init_inputs():

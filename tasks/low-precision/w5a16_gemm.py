@@ -1,14 +1,14 @@
 """Product with 5-bit weights and zero points in one stream of bits.
 
 A width of Y. Ding et al., "Tilus: A Tile-Level GPGPU Programming Language for Low-Precision Computation", 2025,
-arXiv:2504.12984. With K = GROUPS * GROUP: x is (TOKENS, K) in float16; packed is (OUT, WORDS) in int32, WORDS =
+arXiv:2504.12984. With K = GROUPS * GROUP: x is (TOKENS, K) in bfloat16; packed is (OUT, WORDS) in int32, WORDS =
 ceil(5 K / 32). A row is a stream of bits, from the lowest bit of its first word on: code k has bits 5 k to 5 k + 4, in
-one word or in two. scales (OUT, GROUPS) in float16 and zeros (OUT, GROUPS) in uint8, 0 to 31, belong to GROUP
+one word or in two. scales (OUT, GROUPS) in bfloat16 and zeros (OUT, GROUPS) in uint8, 0 to 31, belong to GROUP
 neighbouring columns.
 
     out = x W^T    with W[n, k] = (code[n, k] - zeros[n, k // GROUP]) * scales[n, k // GROUP]
 
-The output is (TOKENS, OUT) in float16, accumulated in float32.
+The output is (TOKENS, OUT) in bfloat16, accumulated in float32.
 """
 
 import torch
@@ -39,10 +39,10 @@ class Model(nn.Module):
 
 
 def get_inputs():
-    x = torch.randn(TOKENS, GROUPS * GROUP, dtype=torch.float16)
+    x = torch.randn(TOKENS, GROUPS * GROUP, dtype=torch.bfloat16)
     words = (GROUPS * GROUP * BITS + 31) // 32
     packed = torch.randint(-(2**31), 2**31, (OUT, words), dtype=torch.int32)
-    scales = torch.randn(OUT, GROUPS, dtype=torch.float16) * 0.01
+    scales = torch.randn(OUT, GROUPS, dtype=torch.bfloat16) * 0.01
     zeros = torch.randint(0, 32, (OUT, GROUPS), dtype=torch.uint8)
     return [x, packed, scales, zeros]
 

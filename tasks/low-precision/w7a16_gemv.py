@@ -2,13 +2,13 @@
 
 A width of Y. Ding et al., "Tilus: A Tile-Level GPGPU Programming Language for Low-Precision Computation", 2025,
 arXiv:2504.12984, stored so that each part of a code has a width that divides a byte. With K = GROUPS * GROUP, a
-multiple of 8: x is (K) in float16. low (OUT, K / 2), middle (OUT, K / 4) and high (OUT, K / 8) are uint8 and have bits
-0 to 3, 4 and 5, and 6 of the codes; the first column of a byte lies in its lowest bits. scales (OUT, GROUPS) in float16
-belong to GROUP neighbouring columns.
+multiple of 8: x is (K) in bfloat16. low (OUT, K / 2), middle (OUT, K / 4) and high (OUT, K / 8) are uint8 and have bits
+0 to 3, 4 and 5, and 6 of the codes; the first column of a byte lies in its lowest bits. scales (OUT, GROUPS) in
+bfloat16 belong to GROUP neighbouring columns.
 
     out = W x    with W[n, k] = (code[n, k] - 64) * scales[n, k // GROUP]
 
-The output is (OUT) in float16, accumulated in float32.
+The output is (OUT) in bfloat16, accumulated in float32.
 """
 
 import torch
@@ -38,8 +38,8 @@ class Model(nn.Module):
 def get_inputs():
     columns = GROUPS * GROUP
     low, middle, high = (torch.randint(0, 256, (OUT, columns // n), dtype=torch.uint8) for n in (2, 4, 8))
-    scales = torch.randn(OUT, GROUPS, dtype=torch.float16) * 0.01
-    return [torch.randn(columns, dtype=torch.float16), low, middle, high, scales]
+    scales = torch.randn(OUT, GROUPS, dtype=torch.bfloat16) * 0.01
+    return [torch.randn(columns, dtype=torch.bfloat16), low, middle, high, scales]
 
 
 def get_init_inputs():
