@@ -225,6 +225,7 @@ def entry_table(title: str, entries: Sequence[Entry], *, origin: Origin) -> Tabl
         Column("tasks_ok", "OK", number, "right"),
         Column("tasks_total", "of", number, "right", beneath="tasks_ok", lead="of "),
         *(_MEASURED if origin is Origin.MEASURED else _with_interval("correct", "correct", percent)),
+        *(_ENERGY if any(entry.geomean_energy for entry in entries) else ()),
         *(_PREDICTED if any(entry.predicted_fast_1 for entry in entries) else ()),
         *(() if origin is Origin.MEASURED else _with_interval("median_dram_ratio", "DRAM vs least", times)),
         *((Column("checked", "verified", beneath="run", lead="verified: "),) if submitted else ()),
@@ -257,9 +258,11 @@ _MEASURED = (
     Column("median_speedup", "median", times, "right"),
     Column("win_rate", "wins", percent, "right"),
     Column("geomean_eager", "vs eager", times, "right"),
-    Column("geomean_energy", "less energy", times, "right"),
     Column("floor_share", "of floor", percent, "right"),
 )
+
+
+_ENERGY = (Column("geomean_energy", "less energy", times, "right"),)
 
 
 _PREDICTED = (
