@@ -11,22 +11,33 @@ For KernelBench, after `kernelforge tasks import KernelBench --output suites/ker
 
     python benchmarks/builtin.py suites/kernelbench --select level1 --select level2 --no-full
     python benchmarks/builtin.py suites/kernelbench --select "D*" --details
+
+Two versions of the Coder are compared by what they write. ``--write FILE`` keeps the candidates of its designs with all
+moves, with and without tensor cores, and evaluates nothing; a copy of this script does so in an older checkout too.
+``--before FILE`` evaluates those and today's by today's evaluator, where they differ, and compares the modelled time of
+the faster right one of each.
+
+    python benchmarks/builtin.py level1 level2 --write before.json
+    python benchmarks/builtin.py level1 level2 --before before.json
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import math
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 from rich.console import Console
 from rich.table import Table
 
 from kernelforge.agents.builtin.coder import write
-from kernelforge.agents.builtin.design import Design
+from kernelforge.agents.builtin.design import MOVES, Design
 from kernelforge.errors import KernelForgeError, UnsupportedError
 from kernelforge.evaluation import Evaluator, EvaluatorPool
 from kernelforge.evaluation.stages.candidate_runs import EvaluationState
@@ -104,6 +115,86 @@ def outcomes(pool: EvaluatorPool, tasks: list[Task], design: Design, full: bool)
         yield outcome
 
 
+BEST = (
+    Design(tuple(move for move in MOVES if move not in ("tensor-cores", "block-shape"))),
+    Design(tuple(move for move in MOVES if move != "block-shape")),
+)
+"""Designs with all moves; ``block-shape`` is for what ``vectorise`` cannot take."""
+
+Texts = dict[str, list[tuple[str, str]]]
+"""By task, candidates of :data:`BEST` as source, without the line that states its moves, and plan."""
+
+
+def texts_of(evaluator: Evaluator) -> list[tuple[str, str]]:
+    """Different candidates that the Coder writes for a task; none where it writes none."""
+    context, texts = make_task_context(evaluator), []
+    for design in BEST:
+        try:
+            written = write(context, design)
+        except UnsupportedError:
+            continue
+        texts.append((written.source.partition("\n")[2], written.plan))
+    return list(dict.fromkeys(texts))
+
+
+def write_texts(pool: EvaluatorPool, tasks: list[Task], path: Path) -> int:
+    """Write the candidates of every task to a file."""
+    texts: Texts = {}
+    for task in tasks:
+        try:
+            evaluator = pool.evaluator(task)
+            try:
+                texts[task.name] = texts_of(evaluator)
+            finally:
+                evaluator.close()
+        except KernelForgeError as error:
+            print(f"{task.name}: {error}", file=sys.stderr, flush=True)
+    path.write_text(json.dumps(texts))
+    return 0
+
+
+def fastest_us(evaluator: Evaluator, texts: list[tuple[str, str]], modelled: dict[tuple[str, str], float]) -> float:
+    """Modelled time of the fastest right candidate; infinite without one. ``modelled`` keeps times of each."""
+    for text in texts:
+        if text not in modelled:
+            source, plan = text
+            performance = evaluator.evaluate(Candidate(source=source, plan=plan), seed=1).evaluation.performance
+            modelled[text] = math.inf if performance is None else performance.time_us
+    return min((modelled[text] for text in texts), default=math.inf)
+
+
+def compare_texts(pool: EvaluatorPool, tasks: list[Task], path: Path) -> int:
+    """Print how much faster candidates became, task by task and as a geometric mean."""
+    before: Texts = {
+        name: [(source, plan) for source, plan in texts] for name, texts in json.loads(path.read_text()).items()
+    }
+    same, ratios = 0, list[float]()
+    for task in tasks:
+        try:
+            evaluator = pool.evaluator(task)
+            try:
+                texts = texts_of(evaluator)
+                if texts == before.get(task.name, []):
+                    same += 1
+                    continue
+                modelled: dict[tuple[str, str], float] = {}
+                was, now = (fastest_us(evaluator, each, modelled) for each in (before.get(task.name, []), texts))
+            finally:
+                evaluator.close()
+        except KernelForgeError as error:
+            print(f"{task.name}: {error}", file=sys.stderr, flush=True)
+            continue
+        if math.isfinite(was + now):
+            ratios.append(was / now)
+        print(f"{task.name}: {was:.4g} us before, {now:.4g} us now", flush=True)
+    if not ratios:
+        print(f"{same} tasks with equal candidates; no other has a time on both sides")
+        return 1
+    faster = math.exp(sum(map(math.log, ratios)) / len(ratios))
+    print(f"{same} tasks with equal candidates; {len(ratios)} others, geometric mean {faster:.2f} times as fast")
+    return 0
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("suites", nargs="*", default=["level1", "level2"], metavar="SUITE")
@@ -112,6 +203,9 @@ def main() -> int:
     parser.add_argument("--details", action="store_true", help="list every task, not only those that are not OK")
     parser.add_argument("--moves", default="", help="moves of the design, separated by commas; none for the first")
     parser.add_argument("--device", default="emulated:h100")
+    texts = parser.add_mutually_exclusive_group()
+    texts.add_argument("--write", type=Path, metavar="FILE", help="write candidates there, and evaluate nothing")
+    texts.add_argument("--before", type=Path, metavar="FILE", help="compare with candidates of an older version")
     options = parser.parse_args()
     design = Design(tuple(move for move in options.moves.split(",") if move))
     table = Table(title=f"the built-in Coder's {'first ' if not design.moves else ''}design on {options.device}")
@@ -126,6 +220,10 @@ def main() -> int:
     listed: list[Outcome] = []
     met = True
     with EvaluatorPool(options.device, threads=1) as pool:
+        if options.write or options.before:
+            every = [task for _, selected in rows for task in selected]
+            handle = write_texts if options.write else compare_texts
+            return handle(pool, every, options.write or options.before)
         for label, selected in rows:
             ended = list(outcomes(pool, selected, design, not options.no_full))
             counts = Counter(outcome.result for outcome in ended)
