@@ -88,7 +88,7 @@ def evaluate(
     if kind is CandidateKind.C:
         if choices or device not in (None, "cpu"):
             option = "--choose" if choices else f"--device {device}"
-            raise UsageError(f"{option} is not for lane c: a C function runs on this machine's CPU, as it is")
+            raise UsageError(f"{option} is not for lane c: a C function has no choices and runs on this machine's CPU")
         result = _evaluate_c(text, task, seed, allow_unconfined)
         _show(result, as_json=as_json)
         raise typer.Exit(0 if result.evaluation.outcome == "OK" else 1)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,8 +16,17 @@ from kernelforge.cli.support.options import (
     llm_settings,
     print_view,
     warn,
+    write_text,
 )
 from kernelforge.errors import BudgetExhausted, UsageError
+
+if TYPE_CHECKING:
+    from kernelforge.records.base import Record
+
+
+def write_rows(rows: Iterable[Record], output: Path) -> None:
+    """Write records as JSON lines."""
+    write_text("".join(f"{row.model_dump_json()}\n" for row in rows), output)
 
 
 def translate(
@@ -74,6 +84,8 @@ def translate(
     loaded = load_suite(suite)
     tasks = list(loaded.select(task)) if task else list(loaded.tasks)
     made: list[Translation] = []
+    if output is not None:
+        write_rows(made, output)  # a file that cannot be written costs no call
     err = console(stderr=True)
     budget = RunBudget(Budget(tokens=tokens, dollars=dollars), stop=StopSignal())
     with closing(Providers(llm_settings(llm, base_url, prices, "keep"), stopped=budget.out_of_time)) as providers:
@@ -94,7 +106,7 @@ def translate(
                 made.append(item)
                 err.print(one_line(f"{item.task} {item.sample + 1}/{samples}: {item.verdict} {item.reason}"[:200]))
                 if output is not None:
-                    output.write_text("".join(f"{row.model_dump_json()}\n" for row in made))
+                    write_rows(made, output)
         except BudgetExhausted as error:
             warn(f"stopped: {error}")
     print_view(scores(made, tasks), translation_lines, as_json=as_json)

@@ -6,13 +6,13 @@ import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from pydantic import ValidationError
 
 from kernelforge.errors import ChildDied, ChildTimeout, SandboxError
 from kernelforge.evaluation.oracle.client import DrawHandle
-from kernelforge.records import DType, SizeFacts, TensorSpec
+from kernelforge.records import DType, SizeFacts, TensorSpec, Verdict
 from kernelforge.sandbox import Zygote
 from kernelforge.sandbox.channel import Frame
 from kernelforge.sandbox.policy import Limits
@@ -58,6 +58,17 @@ _WIDEST_BYTES = 16
 """Of an element of an output: complex128."""
 
 FaultKind = Literal["policy", "build", "crash", "timeout", "memory", "missing", "gpu", "forged"]
+VERDICTS: Final[dict[FaultKind, Verdict]] = {
+    "policy": Verdict.POLICY,
+    "build": Verdict.BUILD,
+    "crash": Verdict.CRASH,
+    "timeout": Verdict.TIMEOUT,
+    "memory": Verdict.LIMIT,
+    "missing": Verdict.INFRA,
+    "gpu": Verdict.INFRA,
+    "forged": Verdict.POLICY,
+}
+"""Verdict of each."""
 
 
 class ModelNewFault(Exception):

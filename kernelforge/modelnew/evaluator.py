@@ -27,7 +27,7 @@ from kernelforge.evaluation.stages.candidate_runs import EvaluationState
 from kernelforge.evaluation.stages.compile_stage import StageFailed, reason_at
 from kernelforge.evaluation.timing.candidate_timer import OutputChangedWhileTimed
 from kernelforge.modelnew.client import (
-    FaultKind,
+    VERDICTS,
     Init,
     ModelNewChild,
     ModelNewFault,
@@ -71,17 +71,6 @@ GPU_LIMITS: Final = Limits(
     wall_s=600.0, cpu_s=3600.0, memory_bytes=48 << 30, tmp_bytes=4 << 30, processes=512, file_bytes=1 << 30
 )
 """Of one candidate's process; on a GPU it may build an extension with nvcc and ninja in its private /tmp."""
-
-_VERDICTS: Final[dict[FaultKind, Verdict]] = {
-    "policy": Verdict.POLICY,
-    "build": Verdict.BUILD,
-    "crash": Verdict.CRASH,
-    "timeout": Verdict.TIMEOUT,
-    "memory": Verdict.LIMIT,
-    "missing": Verdict.INFRA,
-    "gpu": Verdict.INFRA,
-    "forged": Verdict.POLICY,
-}
 
 
 def modelnew_candidate(text: str) -> Candidate:
@@ -210,7 +199,7 @@ class ModelNewEvaluator:
             with work.clock("timing"):
                 return stopwatch.time(self._init_at(self.task.size("full")))
         except ModelNewFault as fault:
-            raise StageFailed(_VERDICTS[fault.kind], "timing", f"while it was timed: {_reason(fault)}") from fault
+            raise StageFailed(VERDICTS[fault.kind], "timing", f"while it was timed: {_reason(fault)}") from fault
         except OutputChangedWhileTimed as wrong:
             message = f"right when checked, wrong when timed: {wrong}"
             raise StageFailed(Verdict.WRONG, "timing", message) from wrong
@@ -246,7 +235,7 @@ class ModelNewEvaluator:
             return (*notes, *remarks)
         except ModelNewFault as fault:
             stage: Stage = "policy" if fault.kind in ("policy", "forged") else "compile"
-            verdict = _VERDICTS[fault.kind]
+            verdict = VERDICTS[fault.kind]
             raise StageFailed(verdict, stage, reason_at(verdict, size, _reason(fault))) from fault
 
     def _left_to_build(self, work: EvaluationState) -> float:
@@ -279,7 +268,7 @@ class ModelNewEvaluator:
                 child.bind([draw], facts)
                 got = child.run(mutates)
         except ModelNewFault as fault:
-            work.fail(_VERDICTS[fault.kind], size, draw.family, _reason(fault))
+            work.fail(VERDICTS[fault.kind], size, draw.family, _reason(fault))
         problem = unchanged(draw, got, facts, mutates)
         if problem:
             work.fail(Verdict.WRONG, size, draw.family, problem)

@@ -155,6 +155,8 @@ def _record(
         ratios.append(Ratio(baseline=name, speedup=speedup, interval=interval, blocks=len(times)))
     fastest = min(sides, key=lambda side: side.median_us).name if sides else None
     notes = ["timed from outside, with launches from the host; the sets are not flushed between calls"]
+    if settings.energy:
+        notes.append("energy: it is measured of candidates with a launch plan alone")
     if taken.lost:
         notes.append(f"{taken.lost} rounds are left out: 2N calls took no longer than N")
     return Timing(

@@ -94,6 +94,12 @@ class MeasureSettings(Record):
     GPU, or of the nearest known one."""
 
     @model_validator(mode="after")
+    def _energy_can_be_measured(self) -> MeasureSettings:
+        if self.energy and self.protocol == "kernelbench":
+            raise ValueError("energy is measured by the protocol kernelforge alone")
+        return self
+
+    @model_validator(mode="after")
     def _figures_are_used(self) -> MeasureSettings:
         if self.figures is not None and not self.screen:
             raise ValueError("figures are of the emulated device in front of the GPU, which is switched off")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from typing import Final
 
 from pydantic import Field
 
@@ -17,12 +16,10 @@ from kernelforge.evaluation.oracle.task_context import public_facts
 from kernelforge.llm.base import Answerer, Question
 from kernelforge.records import Task, Verdict, content_hash
 from kernelforge.records.base import Record
+from kernelforge.rewards.base import BEFORE_BUILT
 from kernelforge.search import pass_at_k
 from kernelforge.translation.evaluator import CEvaluators, c_candidate
 from kernelforge.translation.likeness import Likeness, likeness
-
-BEFORE_BUILT: Final = frozenset({"parse", "compile"})
-"""Stages at which what is not OK has not been compiled."""
 
 
 class Translation(Record):
@@ -67,7 +64,7 @@ def translate(
     full: bool = False,
     allow_unconfined: bool = False,
 ) -> Iterator[Translation]:
-    """Let a Coder translate the CUDA of tasks into C, several times each; gives each as soon as it is judged.
+    """Let a Coder translate the CUDA of tasks into C, several times each; yields each after its verdict.
 
     Args:
         tasks: with a C function and a known translation of it.

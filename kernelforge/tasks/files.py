@@ -132,7 +132,7 @@ def read_c_source(path: Path) -> str:
         raise TaskError(f"{path} is of no known language; c_source names a file that ends in {', '.join(LANGUAGES)}")
     text = _read_text(path, _MAX_C_BYTES, "C file", "; c_source names a file in the suite's folder")
     if not text.strip():
-        raise TaskError(f"{path} is empty; c_source names a file with the C function to translate")
+        raise TaskError(f"{path} is empty; c_source names a file with the function to translate")
     return text
 
 

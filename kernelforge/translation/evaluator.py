@@ -24,7 +24,8 @@ from kernelforge.evaluation.pool import WARM_BYTES, WarmEvaluators
 from kernelforge.evaluation.stages.candidate_runs import POISONS, EvaluationState
 from kernelforge.evaluation.stages.compile_stage import StageFailed
 from kernelforge.evaluation.stages.full_size import is_cheap
-from kernelforge.modelnew.client import FaultKind, ModelNewChild, ModelNewFault, reply_bytes
+from kernelforge.modelnew.client import VERDICTS, ModelNewChild, ModelNewFault, reply_bytes
+from kernelforge.modelnew.evaluator import EVALUATION_SECONDS
 from kernelforge.records import (
     Candidate,
     Fingerprint,
@@ -46,22 +47,10 @@ from kernelforge.version import __version__
 C_VERSION: Final = f"{EVALUATOR_VERSION}+c.1"
 """What a fingerprint gives as the evaluator; changes whenever a verdict of this lane could."""
 
-EVALUATION_SECONDS: Final = 300.0
-"""One evaluation that takes longer than this, compiling aside, is ended: ``TIMEOUT``."""
-
 LIMITS: Final = Limits(
     wall_s=60.0, cpu_s=900.0, memory_bytes=4 << 30, tmp_bytes=64 << 20, processes=16, file_bytes=32 << 20
 )
 """Of one candidate's process."""
-
-_VERDICTS: Final[dict[FaultKind, Verdict]] = {
-    "build": Verdict.BUILD,
-    "crash": Verdict.CRASH,
-    "timeout": Verdict.TIMEOUT,
-    "memory": Verdict.LIMIT,
-    "missing": Verdict.INFRA,
-    "forged": Verdict.POLICY,
-}
 
 
 def c_candidate(text: str) -> Candidate:
@@ -176,7 +165,7 @@ class CEvaluator:
                 with work.clock("build"):
                     child.build(candidate.source, self.signature)
             except ModelNewFault as fault:
-                raise StageFailed(_VERDICTS[fault.kind], "compile", str(fault)) from fault
+                raise StageFailed(VERDICTS[fault.kind], "compile", str(fault)) from fault
             work.started = time.perf_counter()
             for size in sorted(self.task.sizes, key=lambda size: (size.name == "full", size.is_hidden)):
                 self._check_size(child, size, work, full)
@@ -207,7 +196,7 @@ class CEvaluator:
             with work.clock("run"):
                 outputs = child.call(arguments, inputs, poison=POISONS[turn % 2], at_end=turn % 2 == 0)
         except ModelNewFault as fault:
-            work.fail(_VERDICTS[fault.kind], size, draw.family, _reason(fault))
+            work.fail(VERDICTS[fault.kind], size, draw.family, _reason(fault))
         if [len(output) for output in outputs] != [spec.numel * spec.dtype.itemsize for spec in facts.outputs]:
             work.fail(Verdict.POLICY, size, draw.family, "the candidate's process sent arrays of other sizes")
         shapes, dtypes = [spec.shape for spec in facts.outputs], [spec.dtype for spec in facts.outputs]

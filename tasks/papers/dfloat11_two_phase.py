@@ -1,4 +1,4 @@
-"""DFloat11 as it is stored: decoding in two phases, with a hierarchy of compact tables.
+"""The stored form of DFloat11: decoding in two phases, with a hierarchy of compact tables.
 
 Zhang, Hariri, Zhong, Chaudhary, Sui, Hu and Shrivastava, "70% Size, 100% Accuracy: Lossless LLM Compression for
 Efficient GPU Inference via Dynamic-Length Float (DFloat11)", NeurIPS 2025, arXiv:2504.11651, section 2.3. The exponents

@@ -24,7 +24,7 @@ MAX_OPCODES = 10
 MAX_LINES = 4
 
 _NCU_FIRST = ("dram__", "lts__", "l1tex__", "ptx__", "smsp__", "sm__", "launch__", "kernelforge__")
-_TIME_UNITS = frozenset({"ns", "us", "ms", "s", "nsecond", "usecond", "msecond", "second"})
+TIME_UNITS = frozenset({"ns", "us", "ms", "s", "nsecond", "usecond", "msecond", "second"})
 
 
 def shown_names(sight: ProfileVisibility) -> tuple[str, ...] | None:
@@ -41,7 +41,7 @@ def seen(metrics: Iterable[Metric], sight: ProfileVisibility) -> list[Metric]:
     if (names := shown_names(sight)) is not None:
         named = {metric.name: metric for metric in metrics}
         return [named[name] for name in names if name in named]
-    allowed = (metric for metric in metrics if sight.latency or metric.unit not in _TIME_UNITS)
+    allowed = (metric for metric in metrics if sight.latency or metric.unit not in TIME_UNITS)
     return sorted(allowed, key=lambda metric: _table_rank(metric.name))
 
 
@@ -66,7 +66,7 @@ def profile_table(profile: Profile, sight: ProfileVisibility, also: Sequence[str
     metrics = seen(profile.metrics, sight)
     if shown_names(sight) is not None:
         named = {name.removeprefix("+") for name in also} - {metric.name for metric in metrics}
-        allowed = (metric for metric in profile.metrics if sight.latency or metric.unit not in _TIME_UNITS)
+        allowed = (metric for metric in profile.metrics if sight.latency or metric.unit not in TIME_UNITS)
         metrics = [*metrics, *(metric for metric in allowed if metric.name in named)]
     for metric in metrics:
         values = [_number(metric.value), *(_number(column.get(metric.name)) for column in by_kernel)]

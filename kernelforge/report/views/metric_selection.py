@@ -16,6 +16,7 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
+from kernelforge.agents.prompting.profiles import TIME_UNITS
 from kernelforge.profiling.ncu.catalogue import CUDAFORGE
 from kernelforge.records import Attempt, Metric, Origin, Verdict
 from kernelforge.report.views import View
@@ -30,7 +31,6 @@ PERCENTILE = 75
 """Of the mean correlations, above which a metric has to be: CudaForge's number."""
 LEAST = 4
 """Candidates of different times that a task needs. Ours: of three points most correlations are strong."""
-_TIME_UNITS = frozenset({"ns", "us", "ms", "s", "nsecond", "usecond", "msecond", "second"})
 
 
 class TaskSample(View):
@@ -192,7 +192,7 @@ def _points(attempts: Sequence[Attempt], origin: Origin) -> list[tuple[float, di
         if not _timed(attempt, origin) or speed is None or profile is None or key in seen:
             continue
         seen.add(key)
-        metrics = {metric.name: metric for metric in profile.metrics if metric.unit not in _TIME_UNITS}
+        metrics = {metric.name: metric for metric in profile.metrics if metric.unit not in TIME_UNITS}
         points.append((speed.time_us, metrics))
     return sorted(points, key=lambda point: point[0])
 

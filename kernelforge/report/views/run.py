@@ -100,7 +100,7 @@ class RunView(View):
     """Probability that k samples of a task contain a correct one, mean over tasks; None where samples are not
     independent (any strategy but ``best-of-n``), not all measured, or fewer than planned at a task."""
     compile_rate: float | None = None
-    """Share of the samples that compile, of a run with ``pass_at_k`` on tasks with known translations; else None."""
+    """Share of the samples that compile, of a run of ``best-of-n`` on tasks with known translations; else None."""
     likeness: Likeness | None = None
     """Of these samples to the known translations."""
     fast_curves: tuple[FastCurve, ...]
@@ -128,7 +128,7 @@ class RunView(View):
 
 def run_view(records: RunRecords) -> RunView:
     run, config, attempts = records.run, records.run.config, records.attempts
-    summaries = records.summaries
+    summaries, samples = records.summaries, _samples(records)
     verdicts = Counter(attempt.evaluation.verdict for attempt in attempts)
     measured = records.measured
     ratios = [summary.dram_ratio for summary in summaries if summary.correct and summary.dram_ratio is not None]
@@ -155,8 +155,8 @@ def run_view(records: RunRecords) -> RunView:
         cost=total_cost(records.all_messages()),
         costs=agent_costs(records.all_messages()),
         pass_at_k=_pass_at_k(records),
-        compile_rate=_compile_rate(records),
-        likeness=_likeness(records),
+        compile_rate=_compile_rate(samples),
+        likeness=_likeness(records, samples),
         fast_curves=fast_curves(records.bests()) if measured else (),
         model_errors=card_errors(_outcomes(records)),
         absent=_absent(attempts),
@@ -202,20 +202,19 @@ def _samples(records: RunRecords) -> list[Attempt]:
     ]
 
 
-def _compile_rate(records: RunRecords) -> float | None:
+def _compile_rate(samples: Sequence[Attempt]) -> float | None:
     """Share of the samples that compile; all count alike."""
-    samples = _samples(records)
     built = sum(
         attempt.evaluation.verdict is Verdict.OK or attempt.evaluation.stage not in BEFORE_BUILT for attempt in samples
     )
     return built / len(samples) if samples else None
 
 
-def _likeness(records: RunRecords) -> Likeness | None:
+def _likeness(records: RunRecords, samples: Sequence[Attempt]) -> Likeness | None:
     """Likeness of the samples' device code to that of the known translations."""
-    texts = [(attempt.task, attempt.candidate) for attempt in _samples(records)]
+    texts = [(attempt.task, attempt.candidate) for attempt in samples]
     written = [(task, candidate.source) for task, candidate in texts if candidate and candidate.language == "cuda"]
-    code = {task: parse_reply(records.tasks[task].translation).source for task, _ in written}
+    code = {task: parse_reply(records.tasks[task].translation).source for task in {task for task, _ in written}}
     return likeness([source for _, source in written], [code[task] for task, _ in written], "cuda")
 
 

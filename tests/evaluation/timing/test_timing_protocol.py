@@ -465,3 +465,8 @@ def test_energy_that_cannot_be_measured_is_left_out_with_the_reason() -> None:
         assert timing.energy_ratio is None
         assert any(note.startswith("energy: ") and why in note for note in timing.notes)
         assert timing.ratio("eager") is not None
+
+
+def test_energy_is_not_measured_by_the_published_protocol() -> None:
+    with pytest.raises(ValueError, match="energy is measured by the protocol kernelforge alone"):
+        MeasureSettings(energy=True, protocol="kernelbench")
