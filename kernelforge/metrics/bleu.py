@@ -64,17 +64,6 @@ def sentence_bleu(
     return corpus_bleu([(candidate, references)], weights=weights, smoothing=smoothing)
 
 
-def bleu_from(candidate: Ngrams, reference: Ngrams, least: float) -> float:
-    """BLEU of a text against another; 0 where it is below ``least``."""
-    # No precision is above 1, so the longest n-grams alone can tell that two texts are too different.
-    longest = candidate.counts[-1]
-    matched = sum(min(count, reference.counts[-1][ngram]) for ngram, count in longest.items())
-    if longest and (matched / longest.total()) ** (1 / len(candidate.counts)) < least:
-        return 0.0
-    score = sentence_bleu(candidate, [reference])
-    return score if score >= least else 0.0
-
-
 def corpus_bleu(
     pairs: Iterable[tuple[Ngrams, Sequence[Ngrams]]],
     *,

@@ -6,13 +6,16 @@ import ast
 import io
 import re
 import tokenize
-from collections.abc import Container, Mapping, Sequence, Set
+from collections.abc import Container, Hashable, Mapping, Sequence, Set
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
+import numpy as np
+
 from kernelforge.candidate import parse_plan
 from kernelforge.errors import CandidateError
-from kernelforge.metrics import Ngrams, bleu_from
+from kernelforge.metrics import NO_SMOOTHING, Ngrams
+from kernelforge.metrics.bleu import UNIFORM, score
 from kernelforge.records import Attempt, Candidate, Language, content_hash
 
 _TOKEN = re.compile(
@@ -104,16 +107,17 @@ class Likeness:
     def __init__(self, least: float) -> None:
         self.least = least
         """BLEU from which on two candidates are alike."""
-        self._seen: dict[int, Ngrams] = {}
+        self._seen = EarlierTexts()
+        self._numbers: list[int] = []
         self._alike: dict[int, dict[int, float]] = {}
 
     def add(self, attempt: Attempt) -> dict[int, float]:
         """Take an attempt in; BLEU to each earlier one that it is alike, by number."""
         if attempt.candidate is None:
             return {}
-        own = Ngrams.of(blind_tokens(attempt.candidate))
-        scores = {number: alike for number, other in self._seen.items() if (alike := bleu_from(own, other, self.least))}
-        self._seen[attempt.number] = own
+        alike = self._seen.add(Ngrams.of(blind_tokens(attempt.candidate)), self.least)
+        scores = {self._numbers[index]: score for index, score in alike.items()}
+        self._numbers.append(attempt.number)
         self._alike[attempt.number] = scores
         return scores
 
@@ -121,6 +125,49 @@ class Likeness:
         """BLEU of two attempts that were taken in, the later against the earlier; 0 where they are not alike."""
         earlier, later = sorted((first, second))
         return self._alike.get(later, {}).get(earlier, 0.0)
+
+
+class EarlierTexts:
+    """Texts that were taken in, and BLEU-4 of each further one to all of them, without smoothing.
+
+    The counts of all texts are in arrays, so that a text is compared with hundreds in milliseconds.
+    """
+
+    def __init__(self) -> None:
+        self._lengths: list[int] = []
+        self._ids: dict[tuple[Hashable, ...], int] = {}
+        # For each n-gram of each text: what it is, in which text and of which order, and how often.
+        self._ngrams, self._groups, self._counts = (np.zeros(0, np.int32) for _ in range(3))
+
+    def add(self, text: Ngrams, least: float = 0.0) -> dict[int, float]:
+        """Take a text in; its BLEU to each earlier one, by number from 0, where that is above 0 and at least ``least``.
+
+        Args:
+            text: its n-grams of orders 1 to 4.
+            least: precisions are at most 1, so one order alone shows that most other texts are below it.
+        """
+        orders, number = len(UNIFORM), len(self._lengths)
+        entries = [
+            (self._ids.setdefault(ngram, len(self._ids)), order, count)
+            for order, counts in enumerate(text.counts)
+            for ngram, count in counts.items()
+        ]
+        own, order, counts = np.array(entries, np.int32).reshape(-1, 3).T
+        here = np.zeros(len(self._ids), np.int32)
+        here[own] = counts
+        matched = np.minimum(here[self._ngrams], self._counts)
+        matches = np.bincount(self._groups, matched, number * orders).reshape(number, orders)
+        possible = [max(1, text.length - order) for order in range(orders)]
+        hopeful = np.flatnonzero((matches / possible).min(axis=1, initial=1) ** UNIFORM[0] >= least)
+        scores = {
+            int(other): score(matches[other], possible, text.length, self._lengths[other], UNIFORM, NO_SMOOTHING)
+            for other in hopeful
+        }
+        self._lengths.append(text.length)
+        self._ngrams = np.concatenate([self._ngrams, own])
+        self._groups = np.concatenate([self._groups, number * orders + order])
+        self._counts = np.concatenate([self._counts, counts])
+        return {other: bleu for other, bleu in scores.items() if bleu > 0 and bleu >= least}
 
 
 def blind_tokens(candidate: Candidate) -> list[str]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kernelforge.metrics import Ngrams, sentence_bleu
 from kernelforge.records import Attempt, Candidate, Verdict
-from kernelforge.search.novelty import NEAR, Likeness, Novelty, fingerprints, tokens
+from kernelforge.search.novelty import NEAR, EarlierTexts, Likeness, Novelty, fingerprints, tokens
 from tests.support.factories import make_attempt, make_build, make_candidate, make_evaluation
 
 SOURCE = """
@@ -233,3 +236,21 @@ def test_every_candidate_has_a_likeness() -> None:
     assert alike(a_class, other, a_class).keys() == {0, 1}
     assert alike(a_class, other, a_class)[0] == 1
     assert alike(Candidate(source="'", plan="def ("), BASE, BASE) == {1: pytest.approx(1)}
+
+
+def test_the_bleu_of_a_text_to_earlier_ones_is_that_of_each_pair() -> None:
+    draw = random.Random(5)
+    base = draw.choices("abcdef", k=60)
+    texts = [[], ["a"], list("abc"), base]
+    for changes in (1, 2, 5, 20, 60):
+        text = [draw.choice("abcdef") if draw.random() < changes / 60 else token for token in base]
+        texts += [text, text[: 60 - changes // 2], [*text, "f"]]
+    counted = [Ngrams.of(text) for text in texts]
+    for least in (0.0, 0.5, 0.9):
+        earlier, alike_pairs = EarlierTexts(), 0
+        for number, text in enumerate(counted):
+            expected = {other: sentence_bleu(text, [counted[other]]) for other in range(number)}
+            expected = {other: bleu for other, bleu in expected.items() if bleu > 0 and bleu >= least}
+            assert earlier.add(text, least) == pytest.approx(expected)
+            alike_pairs += len(expected)
+        assert 0 < alike_pairs < len(texts) * (len(texts) - 1) / 2
