@@ -303,6 +303,7 @@ class Evaluator:
             work.stopped = stopped
         if on_part is not None:
             work.on_part = on_part
+        self.oracle.renew()
         if (sizes or self.settings.sizes) == "train":
             self.kept.begin(seed)
             work.kept = self.kept

@@ -160,6 +160,7 @@ class ModelNewEvaluator:
             raise ValueError("this evaluator takes candidates of lane 'modelnew'")
         start = time.perf_counter()
         work = EvaluationState(seed=seed)
+        self.oracle.renew()
         try:
             outcome: Performance | StageFailed | None = self._cascade(candidate, work, sizes)
         except StageFailed as failure:

@@ -123,6 +123,13 @@ class Channel:
         poller.register(self._sock, select.POLLIN)
         return bool(poller.poll(max(timeout_s, 0.0) * 1000))
 
+    @property
+    def closed(self) -> bool:
+        """Whether the other side has closed the channel or ended. What it sent before may still be received."""
+        poller = select.poll()
+        poller.register(self._sock, select.POLLRDHUP)
+        return bool(poller.poll(0))
+
     def requests(self) -> Iterator[Frame]:
         """Every frame until the other side closes the channel: what a child answers."""
         with contextlib.suppress(ChildDied):

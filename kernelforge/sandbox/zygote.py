@@ -376,6 +376,11 @@ class Child:
             os.close(proc)
         return ""
 
+    @property
+    def ended(self) -> bool:
+        """Whether it ended or was killed, so that it answers no further request."""
+        return self._over or self.channel.closed
+
     def memory_bytes(self) -> int:
         """Resident memory of the child and its processes, including pages shared with its zygote; 0 after its end."""
         proc = open_proc()

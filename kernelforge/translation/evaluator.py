@@ -149,6 +149,7 @@ class CEvaluator:
         start = time.perf_counter()
         work = EvaluationState(seed=seed)
         failure: StageFailed | None = None
+        self.oracle.renew()
         try:
             self._cascade(candidate, work, full)
         except StageFailed as caught:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import select
+import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +20,11 @@ from kernelforge.errors import ChildDied, ChildTimeout, SandboxError, TaskError
 from kernelforge.evaluation import EvaluatorPool
 from kernelforge.evaluation.oracle.client import DrawHandle, Oracle, OracleFacts
 from kernelforge.evaluation.oracle.host import OracleHost, _TaskState
-from kernelforge.evaluation.oracle.shared import BATCH, SharedOracles
+from kernelforge.evaluation.oracle.shared import BATCH, GREETING, SharedOracles
 from kernelforge.evaluation.stages.kept_draws import KeptDraws
 from kernelforge.records import Candidate, Comparison, MeasureSettings, Size, Task, Verdict
 from kernelforge.sandbox import Zygote
+from kernelforge.sandbox.channel import Channel
 from tests.evaluation.test_workshop import Gpu
 from tests.support.axpy import KERNEL, PLAN, REFERENCE, SIZES, axpy_task
 
@@ -30,16 +35,33 @@ HANGS = REFERENCE.replace("        return", "        while x.shape[0] == 7: pass
 
 @pytest.fixture
 def host(zygote: Zygote, tmp_path: Path) -> Iterator[OracleHost]:
-    """A host in a thread of this process."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-        listener.bind(str(tmp_path / "socket"))
+    with serving(tmp_path / "socket", zygote) as host:
+        yield host
+
+
+@contextmanager
+def serving(address: Path, zygote: Zygote) -> Iterator[OracleHost]:
+    """A host in a thread of this process; its connections and oracles end with it, as with a process of its own."""
+    accepted: list[socket.socket] = []
+
+    class Listener(socket.socket):
+        def accept(self) -> tuple[socket.socket, Any]:
+            sock, peer = super().accept()
+            accepted.append(sock)
+            return sock, peer
+
+    with Listener(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(address))
         listener.listen()
         host = OracleHost(listener, zygote, most_bytes=MOST_BYTES)
-        serving = threading.Thread(target=host.serve)
-        serving.start()
+        thread = threading.Thread(target=host.serve)
+        thread.start()
         yield host
         listener.shutdown(socket.SHUT_RDWR)
-        serving.join()
+        thread.join()
+    for sock in accepted:
+        with suppress(OSError):  # its worker has ended it
+            sock.shutdown(socket.SHUT_RDWR)
     for state in host._tasks.values():
         for oracle in (*state.spare, *([state.main] if state.main else [])):
             oracle.close()
@@ -257,7 +279,65 @@ def test_a_host_that_is_not_there_yet_is_waited_for_unless_the_wait_is_interrupt
         waiting = pool.submit(oracles.spawn)
         listener.bind(str(tmp_path / "late"))
         listener.listen()
+        connection, _ = listener.accept()
+        while not waiting.done():
+            oracles.interrupt()
+        with connection, pytest.raises(ChildDied, match="oracle child"):
+            waiting.result()
+        waiting = pool.submit(oracles.spawn)
+        connection, _ = listener.accept()
+        Channel(connection).send(GREETING)
         waiting.result().close()
+        connection.close()
+
+
+def test_a_connection_that_a_dying_host_did_not_take_is_made_again_to_the_next(zygote: Zygote, tmp_path: Path) -> None:
+    """A process that is killed closes the connections that it has before the socket at which it listens."""
+    address = tmp_path / "socket"
+    with ThreadPoolExecutor() as pool:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as dying:
+            dying.bind(str(address))
+            dying.listen()
+            opening = pool.submit(Oracle, SharedOracles(address), axpy_task())
+            select.select([dying], [], [])
+        address.unlink()
+        with serving(address, zygote) as host, opening.result() as oracle:
+            assert oracle.facts().task_digest == axpy_task().digest
+            assert len(host._tasks) == 1
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_an_evaluation_after_the_end_of_its_oracle_has_a_new_one_and_does_not_fail(
+    shared: bool, zygote: Zygote, workshop: EvaluatorPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each warm task of each worker has a connection to the host, and all of them end with it."""
+    address = tmp_path / "socket"
+    monkeypatch.setattr(workshop, "_oracle_zygotes", {})
+    with ExitStack() as stack:
+        if shared:
+            monkeypatch.setattr(workshop, "_oracle_host", address)
+            first = stack.enter_context(ExitStack())
+            first.enter_context(serving(address, zygote))
+        evaluator = workshop.evaluator(axpy_task())
+        stack.callback(evaluator.close)
+        for sizes in ("all", "train"):
+            assert evaluated(evaluator, sizes) is Verdict.OK
+            before = evaluator.oracle.children
+            if shared:
+                first.close()
+                address.unlink()
+                first.enter_context(serving(address, zygote))
+            else:
+                os.kill(evaluator.oracle._child.pid, signal.SIGKILL)
+                evaluator.oracle._child.channel.has_data(60.0)
+            assert evaluated(evaluator, sizes) is Verdict.OK
+            assert evaluator.oracle.children == before + 1
+
+
+def evaluated(evaluator: Any, sizes: str) -> Verdict:
+    candidate = Candidate(source=KERNEL, plan=PLAN)
+    verdict: Verdict = evaluator.evaluate(candidate, seed=5, sizes=sizes).evaluation.verdict
+    return verdict
 
 
 def judged(pool: EvaluatorPool, source: str) -> dict[str, Any]:

@@ -50,6 +50,10 @@ class SharedChild:
         self.spoilt = not frame.data.get("ok")
         return frame
 
+    @property
+    def ended(self) -> bool:
+        return self.child.ended
+
     def memory_bytes(self) -> int:
         return self.child.memory_bytes()
 

@@ -121,6 +121,9 @@ class OracleChild(Protocol):
 
     def call(self, data: dict[str, Any], blobs: Sequence[Blob] = (), *, timeout_s: float | None = None) -> Frame: ...
 
+    @property
+    def ended(self) -> bool: ...
+
     def memory_bytes(self) -> int: ...
 
     def close(self) -> None: ...
@@ -439,6 +442,12 @@ class Oracle(Closing):
             self._call({"op": "end"})
         else:
             self._batch.end()
+
+    def renew(self) -> None:
+        """Begin an evaluation: a child that has ended since the last one, alone or with its host, is replaced at the
+        next request, and does not make it fail. Draws that it had are gone."""
+        if self._child is not None and self._child.ended:
+            self._drop()
 
     def release(self, handle: int) -> None:
         """Forget a draw; the child frees its memory. One that died took its draws with it."""

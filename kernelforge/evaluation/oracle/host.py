@@ -29,7 +29,7 @@ from os import getuid
 from typing import Any, Final
 
 from kernelforge.errors import ChildDied, ChildTimeout, KernelForgeError, SandboxError
-from kernelforge.evaluation.oracle.shared import Batch
+from kernelforge.evaluation.oracle.shared import GREETING, Batch
 from kernelforge.sandbox import Child, Zygote, syscalls
 from kernelforge.sandbox.channel import Channel, Frame
 from kernelforge.sandbox.policy import Limits
@@ -281,9 +281,10 @@ class _Connection:
         self._finished = threading.Event()
 
     def serve(self) -> None:
-        """Answer the worker until it closes the connection."""
+        """Answer the worker until it closes the connection. It sends nothing before the greeting."""
         threading.Thread(target=self._watch, name="watch", daemon=True).start()
         try:
+            self._channel.send(dict(GREETING))
             for frame in self._channel.requests():
                 data, blobs = self._answer(frame)
                 self._channel.send(dict(data), blobs)

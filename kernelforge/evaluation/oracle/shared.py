@@ -26,6 +26,9 @@ BATCH_S: Final = 600.0
 REACHED_S: Final = 120.0
 """Longest wait for a host that another process starts, or starts again."""
 
+GREETING: Final = {"host": True}
+"""What a host sends when it takes a connection. Before it, the connection may end with the process that listened."""
+
 _REPEAT_S = 0.1
 _FAILURES: dict[str, type[SandboxError]] = {"ChildDied": ChildDied, "ChildTimeout": ChildTimeout}
 """Ends of an oracle's process that the host reports; any other is a :class:`SandboxError`."""
@@ -83,6 +86,28 @@ class SharedChild:
             raise _FAILURES.get(frame.data["failure"], SandboxError)(frame.data["message"])
         return Frame(frame.data["reply"], frame.blobs)
 
+    @property
+    def ended(self) -> bool:
+        """Whether the host has ended the connection, or has ended itself."""
+        return self._channel.closed
+
+    def taken(self, wait_s: float) -> bool | None:
+        """Wait at most ``wait_s`` seconds for the host to take the connection: None if it has not, False if the
+        connection ended instead.
+
+        Raises:
+            SandboxError: what took it is no host.
+        """
+        if not self._channel.has_data(wait_s):
+            return None
+        try:
+            greeting = self._channel.receive().data
+        except ChildDied:
+            return False
+        if greeting != GREETING:
+            raise SandboxError("what listens at the socket of the oracles is no host of this version")
+        return True
+
     def memory_bytes(self) -> int:
         """Nothing: the host bounds the memory of its oracles."""
         return 0
@@ -124,7 +149,8 @@ class SharedOracles:
             child.close()
 
     def spawn(self, limits: Limits | None = None) -> SharedChild:
-        """Connect to the host, or to the next one while it is replaced.
+        """Connect to the host, or to the next one while it is replaced. A host that listens but is not yet warm is
+        waited for without a time limit.
 
         Raises:
             SandboxError: it cannot be reached.
@@ -135,18 +161,39 @@ class SharedOracles:
             sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             try:
                 sock.connect(str(self._address))
-                break
             except OSError as error:
                 sock.close()
-                if not isinstance(error, FileNotFoundError | ConnectionRefusedError) or time.monotonic() > end:
+                if not isinstance(error, FileNotFoundError | ConnectionRefusedError):
                     raise SandboxError(f"the host of the oracles cannot be reached: {error.strerror}") from error
+                why = str(error.strerror)
+            else:
+                since = time.monotonic()
+                child = SharedChild(Channel(sock, files_from=SMALLEST_FILE), sock, limits or Limits())
+                if self._is_taken(child, interrupts):
+                    return child
+                why, end = "it ended before it took the connection", end + time.monotonic() - since
+            if time.monotonic() > end:
+                raise SandboxError(f"the host of the oracles cannot be reached: {why}")
             time.sleep(_REPEAT_S)
-            if self._interrupts != interrupts:
-                raise ChildDied("the oracle child was given up before its host was there")
-        child = SharedChild(Channel(sock, files_from=SMALLEST_FILE), sock, limits or Limits())
+            self._go_on(interrupts)
+
+    def _is_taken(self, child: SharedChild, interrupts: int) -> bool:
+        """Wait until the host takes a connection; False if the process that listened has ended, and no host did: a
+        dying process listens for a moment after its connections are closed."""
+        taken: bool | None = None
+        try:
+            while (taken := child.taken(_REPEAT_S)) is None:
+                self._go_on(interrupts)
+        finally:
+            if not taken:
+                child.close()
         with self._lock:
             self._children.add(child)
-        return child
+        return taken
+
+    def _go_on(self, interrupts: int) -> None:
+        if self._interrupts != interrupts:
+            raise ChildDied("the oracle child was given up before its host was there")
 
     def interrupt(self) -> None:
         """End the calls that other threads wait for."""
