@@ -50,7 +50,7 @@ from kernelforge.records import (
     evaluation_key,
 )
 
-EVALUATOR_VERSION = "14"
+EVALUATOR_VERSION = "15"
 """Changes whenever a verdict or a modelled time could."""
 
 

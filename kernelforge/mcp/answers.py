@@ -108,7 +108,9 @@ def _checks(checks: Iterable[SizeCheck]) -> tuple[CheckRow, ...]:
     rows = [CheckRow.of(check) for check in every if not check.size.startswith("hidden")]
     if hidden:
         telling = min(hidden, key=lambda check: _TELLING.index(check.status))
-        row = CheckRow.of(telling, size="hidden", families=(), error=None, launches=None)
+        # Why fewer inputs were run at a size tells how large it is.
+        message = "" if telling.status == "passed" else telling.message
+        row = CheckRow.of(telling, size="hidden", families=(), message=message, error=None, launches=None)
         rows.insert(every.index(hidden[0]), row)
     return tuple(rows)
 

@@ -20,8 +20,11 @@ from kernelforge.devices.base import RunRequest, RunResult
 from kernelforge.devices.emulated.device import EmulatedSession
 from kernelforge.errors import EvaluationCancelled
 from kernelforge.evaluation import EvaluationResult, Evaluator, EvaluatorPool
+from kernelforge.evaluation.stages import correctness
 from kernelforge.evaluation.stages.candidate_runs import POISONS
+from kernelforge.evaluation.stages.correctness import further_family
 from kernelforge.records import Candidate, MeasureSettings, Origin, Verdict
+from kernelforge.report.views.attempt import gates_of
 from kernelforge.rewards import DEFAULT_POLICY, reward
 from tests.support.axpy import KERNEL, PLAN, axpy_task
 
@@ -70,6 +73,63 @@ def test_same_seed_same_evaluation_but_for_times(evaluator: Evaluator) -> None:
     assert first.profile == second.profile
     assert first.evaluation.correctness == second.evaluation.correctness
     assert first.evaluation.key == second.evaluation.key
+
+
+def test_a_reference_of_many_operations_is_run_on_two_kinds_of_inputs_once_each(
+    evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # 2x + y takes two operations for each element.
+    listed = {"small": 8 * 32, "hidden_odd": 7 * 33, "hidden_tiny": 5}
+    runs, real = list[tuple[int, int]](), EmulatedSession.run
+
+    def noted(session: EmulatedSession, request: RunRequest) -> RunResult:
+        runs.append((sum(map(len, request.tensors.values())) // 8, request.poison))
+        return real(session, request)
+
+    monkeypatch.setattr(EmulatedSession, "run", noted)
+    for most, few in ((2 * sum(listed.values()), False), (2 * sum(listed.values()) - 1, True)):
+        monkeypatch.setattr(correctness, "MANY_OPERATIONS", most)
+        runs.clear()
+        evaluation = run(evaluator).evaluation
+        assert evaluation.verdict is Verdict.OK, evaluation.reason
+        assert evaluation.correctness is not None
+        for name, elements in listed.items():
+            check, families = evaluation.correctness.at(name), evaluator.oracle.families(name)
+            assert check is not None
+            assert len(families) > 2
+            poisons = [poison for size, poison in runs if size == elements]
+            if not few:
+                assert (check.families, check.message, len(poisons)) == (families, "", 1 + len(families))
+                continue
+            assert check.families == ("task", *further_family(families, 11))
+            left_out = ", ".join(family for family in families if family not in check.families)
+            assert check.message == (
+                f"inputs of each kind once, none of {left_out}: the reference takes over 983 operations in all"
+            )
+            assert sorted(poisons) == sorted(POISONS)
+            (gate,) = (gate for gate in gates_of(evaluation) if gate.name == ("small" if name == "small" else "hidden"))
+            assert check.message in gate.detail
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_kernel_that_is_wrong_on_the_further_kind_of_inputs_fails_at_many_operations_too(
+    evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    monkeypatch.setattr(correctness, "MANY_OPERATIONS", 0)
+    # The task's own inputs are normal: none reaches 40. Those of the family 'large' do.
+    saturating = KERNEL.replace("2.0f * x[i] + y[i]", "fminf(2.0f * x[i] + y[i], 120.0f)")
+    evaluation = evaluator.evaluate(Candidate(source=saturating, plan=PLAN), seed=seed, profile=False).evaluation
+    is_large = further_family(evaluator.oracle.families("small"), seed) == ("large",)
+    assert (evaluation.verdict is Verdict.WRONG, evaluation.stage) == (is_large, "small" if is_large else "done")
+    if is_large:
+        assert "large" in evaluation.reason
+
+
+def test_an_unwritten_element_is_seen_at_many_operations_too(
+    evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(correctness, "MANY_OPERATIONS", 0)
+    refused(evaluator, Verdict.WRONG, source=KERNEL.replace("if (i < n)", "if (i < n - 1)"))
 
 
 def test_to_wait_for_the_device_is_not_the_candidates_doing(

@@ -62,6 +62,11 @@ the kernel is slow: ``TIMEOUT``."""
 FULL_SIZE_INSTRUCTIONS = 8_000_000_000
 """The full size is run whole on an emulated device up to this many thread instructions, else only sampled."""
 
+LATE_SECONDS_PER_OPERATION = 2e-8
+"""A run at a small or hidden size of an emulated device is ``late`` after this many seconds for each operation of the
+reference, where that is more than usual: the plain kernels of an AlexNet take four thread instructions for each, of
+which a core does 1e9 in a second."""
+
 EVALUATION_SECONDS = 180.0
 """Longest evaluation on a GPU, from when it has the device; a longer one is ended: ``TIMEOUT``. Honest ones take
 seconds. On an emulated device the work of each run is limited instead, and the plan says how many there are."""
@@ -296,12 +301,19 @@ class CandidateRuns(ExitStack):
             plan,
             draw,
             poison,
-            limit_s=self.run_limit_s,
+            limit_s=self._limit_s(draw.size),
             limit_binds=self._limit_binds,
             instructions=instructions,
             variation=variation,
             worst_errors=self.worst_errors,
         )
+
+    def _limit_s(self, size: str) -> float:
+        """Longest time of a run, in seconds. Where it is no limit on the candidate, a reference of very many operations
+        lets it be longer; the full size has a limit of work that does not grow with them."""
+        if self._limit_binds or size == "full":
+            return self.run_limit_s
+        return max(self.run_limit_s, LATE_SECONDS_PER_OPERATION * self.facts.at(size).flops)
 
     def _run(self, session: Session, request: RunRequest) -> RunResult:
         work = self.work

@@ -11,6 +11,10 @@ varies, than the largest listed one, so that it costs no more.
 Kernels take extents in tiles. Full sizes are mostly whole multiples of those, and listed hidden sizes mostly smaller.
 So a drawn size gives one constant, and others as far as the elements go, one whole tile of ``TILES`` and a part of
 the next.
+
+A size is run on inputs of every family, on the task's own twice. On an emulated device that takes hours where the
+reference has very many operations: each size is then run on the task's own inputs and on one further family, which
+the secret chooses, once each (:data:`MANY_OPERATIONS`).
 """
 
 from __future__ import annotations
@@ -83,16 +87,16 @@ class CorrectnessStage:
         for check in tuple(self._work.checks):
             if check.status != "passed" or check.size == DRAWN_SIZE:
                 continue
-            size, others = runs.task.size(check.size), check.families[1:]
-            further = others[self._work.seed % len(others) :][:1] if others else ()
-            for family in (check.families[0], *further):
+            size = runs.task.size(check.size)
+            for family in (check.families[0], *further_family(check.families, self._work.seed)):
                 try:
                     with runs.drawn(size, family) as draw:
                         runs.run_and_compare(size, draw, POISONS[:1])
                 except StageFailed:
                     kept.forget()
                     raise
-            self._work.record(check.model_copy(update={"message": "and again on fresh inputs"}))
+            message = "; ".join(filter(None, (check.message, "and again on fresh inputs")))
+            self._work.record(check.model_copy(update={"message": message}))
 
     def check_size(self, size: Size, families: Sequence[str] | None = None) -> None:
         """Run a size on inputs of ``families``, or of all that torch passes there, and record that it was right.
@@ -101,19 +105,43 @@ class CorrectnessStage:
             StageFailed: it was not.
             TaskError: the oracle has no such inputs.
         """
-        runs = self._runs
+        runs, seed = self._runs, self._work.seed
         families = tuple(runs.oracle.families(size.name) if families is None else families)
+        message, few = "", self._has_many_operations
+        if few:
+            two = (*families[:1], *further_family(families, seed))
+            tests = (
+                () if size.name == DRAWN_SIZE else [test.name for test in self._generators if size.name in test.sizes]
+            )
+            message = _few_message((*(family for family in families if family not in two), *tests))
+            families = two
         worst = 0.0
         for index, family in enumerate(families):
             # The task's own distribution runs under both poisons; the others alternate.
             poisons = POISONS if index == 0 else (POISONS[index % 2],)
+            if few and len(families) > 1:
+                # Each family under one of them, so that both are used.
+                poisons = (POISONS[(index + seed) % 2],)
             with self._shared(size, family) as draw:
                 comparison = runs.run_and_compare(size, draw, poisons)
             worst = max(worst, comparison.error or 0.0)
         launches = len(self._work.plans[size.name].launches)
         self._work.checks.append(
-            SizeCheck(size=size.name, status="passed", families=families, error=worst, launches=launches)
+            SizeCheck(
+                size=size.name, status="passed", families=families, message=message, error=worst, launches=launches
+            )
         )
+
+    @property
+    def _has_many_operations(self) -> bool:
+        """Whether each size is run twice at most: where every run is emulated, and the reference is that large.
+
+        All sizes together decide, so that the note of a hidden one says nothing about its own extents.
+        """
+        runs = self._runs
+        listed = [size.name for size in runs.task.sizes if size.name != "full"]
+        operations = sum(facts.flops for facts in runs.facts.sizes if facts.size in listed)
+        return runs.device.capabilities.checks_accesses and operations > MANY_OPERATIONS
 
     @contextlib.contextmanager
     def _shared(self, size: Size, family: str) -> Iterator[DrawHandle]:
@@ -128,13 +156,13 @@ class CorrectnessStage:
 
     def check_generators(self) -> None:
         """Check the generators' inputs, once the built-in families passed at every such size: they add tests and
-        replace none.
+        replace none. A reference of many operations is not checked on them.
 
         Raises:
             StageFailed: an output is wrong.
         """
         runs = self._runs
-        for check in tuple(self._work.checks):
+        for check in () if self._has_many_operations else tuple(self._work.checks):
             if check.status != "passed":
                 continue
             size, families, worst = runs.task.size(check.size), list(check.families), check.error or 0.0
@@ -163,7 +191,7 @@ class CorrectnessStage:
             StageFailed: the candidate does not resolve or compile there, or is wrong.
         """
         runs, work, own = self._runs, self._work, self._runs.facts
-        others = runs.oracle.families("small")[1:]
+        families = runs.oracle.families("small")
         most = DRAWN_WORK * max(_work(facts) for facts in own.sizes if facts.size != "full")
         failed = 0
         for size in drawn_sizes(runs.task, work.seed, _MOST_LOOKED_AT):
@@ -187,16 +215,32 @@ class CorrectnessStage:
                 if size.name not in work.plans:
                     return
                 compile_plans(candidate, runs.task, compiler, runs.arch, work, (size,))
-                further = others[work.seed % len(others) :][:1] if others else ()
-                for families in (("task", *further), ("task",)):
+                for checked in (("task", *further_family(families, work.seed)), ("task",)):
                     with contextlib.suppress(TaskError):
-                        self.check_size(size, families)
+                        self.check_size(size, checked)
                         return
             finally:
                 runs.facts = own
         if any(size.is_hidden for size in runs.task.sizes):
             message = "no further size was drawn: the constants leave none, or the reference does not run there"
             work.checks.append(SizeCheck(size=DRAWN_SIZE, status="skipped", message=message))
+
+
+MANY_OPERATIONS: Final = 20_000_000_000
+"""Where the reference takes more operations at all sizes below the full one together, each of them is run on the task's
+own inputs and one further family alone, on an emulated device: a run takes several thread instructions for each."""
+
+
+def further_family(families: Sequence[str], seed: int) -> tuple[str, ...]:
+    """One of the families behind the first, chosen by a secret seed; none where there is no other."""
+    others = families[1:]
+    return tuple(others[seed % len(others) :][:1]) if others else ()
+
+
+def _few_message(left_out: Sequence[str]) -> str:
+    """The note of a size where the reference has many operations: which inputs were left out, and why."""
+    without = f", none of {', '.join(left_out)}" if left_out else ""
+    return f"inputs of each kind once{without}: the reference takes over {MANY_OPERATIONS:,} operations in all"
 
 
 DRAWN_WORK: Final = 4

@@ -121,7 +121,8 @@ def _at_sizes(checks: Sequence[SizeCheck], reached: bool) -> tuple[GateStatus, s
     refused = sum(check.status == "guarded" for check in checks)
     remark = f"{refused} of {len(checks)} refused by the plan's own assert" if refused else ""
     if "passed" in states:
-        return "passed", "; ".join(filter(None, (remark, *(check.message for check in checks if _noted(check)))))
+        notes = dict.fromkeys(check.message for check in checks if _noted(check))
+        return "passed", "; ".join(filter(None, (remark, *notes)))
     if not reached:
         return "not reached", ""
     if "skipped" in states:
@@ -131,7 +132,7 @@ def _at_sizes(checks: Sequence[SizeCheck], reached: bool) -> tuple[GateStatus, s
 
 
 def _noted(check: SizeCheck) -> bool:
-    """Whether a size passed with a note: compared in part, or without its profile."""
+    """Whether a size passed with a note: compared in part, on fewer inputs, or without its profile."""
     return check.status == "passed" and bool(check.message)
 
 
