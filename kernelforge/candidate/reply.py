@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from kernelforge.candidate.plan import plan_as_chosen
 from kernelforge.errors import CandidateError
@@ -51,6 +51,15 @@ class _Block:
     kind: Kind | None
     text: str
     closed: bool
+    label: str = ""
+
+
+class CodeBlock(NamedTuple):
+    """A fenced block of a reply."""
+
+    label: str
+    """Its language in lower case, as the reply spells it; empty where it names none."""
+    text: str
 
 
 def parse_reply(text: str, language: LanguageChoice = "any") -> Candidate:
@@ -126,6 +135,20 @@ def c_function_in(text: str, name: str) -> Candidate:
     return Candidate(source=answers[-1].text, plan="", lane="c")
 
 
+def code_blocks(text: str) -> list[CodeBlock]:
+    """Every fenced block of a reply, in order, thinking left out; one that is never closed ends with the reply.
+
+    Raises:
+        CandidateError: the reply is too long, or has too many blocks.
+    """
+    if len(text) > MAX_REPLY_CHARS:
+        raise CandidateError(f"the reply has {len(text):,} characters; the limit is {MAX_REPLY_CHARS:,}")
+    blocks = list(islice(_blocks(_without_thoughts(text.replace("\r\n", "\n").replace("\r", "\n"))), _MAX_BLOCKS + 1))
+    if len(blocks) > _MAX_BLOCKS:
+        raise CandidateError(f"the reply has more than {_MAX_BLOCKS:,} code blocks")
+    return [CodeBlock(block.label, block.text) for block in blocks]
+
+
 def _is_plan(block: _Block) -> bool:
     return block.kind == "plan" and _PLAN.search(block.text) is not None
 
@@ -183,7 +206,7 @@ def _blocks(text: str) -> Iterator[_Block]:
         end, closed = _closing(lines, position + 1, opening)
         indent, label = len(opening.group(1)), _label(opening)
         body = "\n".join(_dedent(line, indent) for line in lines[position + 1 : end])
-        yield _Block(position + 1, _kind(label, body), body, closed)
+        yield _Block(position + 1, _kind(label, body), body, closed, label)
         position = end + (1 if closed else 0)
 
 

@@ -41,6 +41,7 @@ from kernelforge.cli import (
     skill,
     splice,
     strategies,
+    study,
     submit,
     tasks,
     translate,
@@ -73,6 +74,7 @@ app.command("convert", short_help="Make device code and a plan of a ModelNew.")(
 app.add_typer(import_candidates.app, name="import", short_help="Import candidates that others published.")
 app.command("run", short_help="Write and improve kernels for a suite.")(run.run)
 app.command("translate", short_help="Let a Coder write C for CUDA.")(translate.translate)
+app.add_typer(study.app, name="study", short_help="Studies of what a model can write.")
 app.command("strategies", short_help="List the search methods and their options.")(strategies.strategies)
 app.command("resume", short_help="Go on with a run.")(run.resume)
 app.command("show", short_help="Show a run, a task's lineage, or an attempt.")(show.show)

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import cache
 from importlib.metadata import version
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from kernelforge.errors import SandboxError, TaskError
 from kernelforge.evaluation.evaluator import EVALUATOR_VERSION, EvaluationResult, concluded
@@ -47,6 +47,9 @@ from kernelforge.version import __version__
 C_VERSION: Final = f"{EVALUATOR_VERSION}+c.1"
 """What a fingerprint gives as the evaluator; changes whenever a verdict of this lane could."""
 
+CLanguage = Literal["c", "cpp"]
+"""Language of a candidate's source."""
+
 LIMITS: Final = Limits(
     wall_s=60.0, cpu_s=900.0, memory_bytes=4 << 30, tmp_bytes=64 << 20, processes=16, file_bytes=32 << 20
 )
@@ -74,13 +77,14 @@ def c_compiler() -> str | None:
 class CChild(ModelNewChild):
     """The process of one C candidate. Close it when done."""
 
-    def build(self, source: str, signature: Signature) -> None:
+    def build(self, source: str, signature: Signature, language: CLanguage = "c") -> None:
         """Compile the candidate.
 
         Raises:
             ModelNewFault: as every call here: the candidate does not compile, failed, or ended its process.
         """
         request = {"op": "load", "source": source, "declaration": str(signature), "name": signature.name}
+        request["language"] = language
         self._call(request, (), self._build_s)
 
     def call(
@@ -132,13 +136,16 @@ class CEvaluator:
         """Memory that the oracle's process holds."""
         return self.oracle.held_bytes()
 
-    def evaluate(self, candidate: Candidate, *, seed: int, full: bool = True) -> EvaluationResult:
+    def evaluate(
+        self, candidate: Candidate, *, seed: int, full: bool = True, language: CLanguage = "c"
+    ) -> EvaluationResult:
         """Run the cascade. There is no profile and no time.
 
         Args:
             candidate: one of lane ``c``.
             seed: the secret from which every draw of inputs is derived.
             full: whether the full size is compared, where the reference is cheap there.
+            language: of its source; C++ defines the function with C linkage.
 
         Raises:
             ValueError: the candidate is of another lane.
@@ -151,20 +158,20 @@ class CEvaluator:
         failure: StageFailed | None = None
         self.oracle.renew()
         try:
-            self._cascade(candidate, work, full)
+            self._cascade(candidate, work, full, language)
         except StageFailed as caught:
             failure = caught
         seconds = time.perf_counter() - start
         return EvaluationResult(concluded(candidate, self.task, self.fingerprint, work, failure, seconds), None)
 
-    def _cascade(self, candidate: Candidate, work: EvaluationState, full: bool) -> None:
+    def _cascade(self, candidate: Candidate, work: EvaluationState, full: bool, language: CLanguage) -> None:
         with work.clock("oracle"):
             self.oracle.require_admitted()
         limits = Limits(**{**vars(LIMITS), "reply_bytes": reply_bytes(self.facts.sizes)})
         with CChild(self._zygote, "cpu", limits, build_s=self._build_s, run_s=self._run_s) as child:
             try:
                 with work.clock("build"):
-                    child.build(candidate.source, self.signature)
+                    child.build(candidate.source, self.signature, language)
             except ModelNewFault as fault:
                 raise StageFailed(VERDICTS[fault.kind], "compile", str(fault)) from fault
             work.started = time.perf_counter()
@@ -245,12 +252,13 @@ class CEvaluators(Closing):
 
     Args:
         allow_unconfined: run without a jail where none works; the fingerprint then says ``none``.
+        warm_tasks: most tasks whose oracles are kept.
 
     Raises:
         SandboxError: no jail works here and ``allow_unconfined`` is false, or there is no C compiler.
     """
 
-    def __init__(self, *, allow_unconfined: bool = False) -> None:
+    def __init__(self, *, allow_unconfined: bool = False, warm_tasks: int = 1) -> None:
         compiler = c_compiler()
         if compiler is None:
             raise SandboxError("there is no C compiler `cc` here, which C candidates need: install gcc")
@@ -271,7 +279,7 @@ class CEvaluators(Closing):
         self._stack.callback(self._candidates.close)
         self._oracles = Zygote("oracle", allow_unconfined=allow_unconfined)
         self._stack.callback(self._oracles.close)
-        self._evaluators = WarmEvaluators(self.evaluator, max_tasks=1, max_bytes=WARM_BYTES)
+        self._evaluators = WarmEvaluators(self.evaluator, max_tasks=warm_tasks, max_bytes=WARM_BYTES)
         self._stack.callback(self._evaluators.close)
 
     def evaluator(self, task: Task) -> CEvaluator:
@@ -282,14 +290,16 @@ class CEvaluators(Closing):
         """
         return CEvaluator(task, Oracle(self._oracles, task), self._candidates, self.fingerprint)
 
-    def evaluate(self, task: Task, candidate: Candidate, *, seed: int, full: bool = True) -> EvaluationResult:
+    def evaluate(
+        self, task: Task, candidate: Candidate, *, seed: int, full: bool = True, language: CLanguage = "c"
+    ) -> EvaluationResult:
         """Evaluate one candidate against one task; see :meth:`CEvaluator.evaluate`.
 
         Raises:
             TaskError: the reference does not run, or the task has no C function.
         """
         with self._evaluators.using(task) as evaluator:
-            return evaluator.evaluate(candidate, seed=seed, full=full)
+            return evaluator.evaluate(candidate, seed=seed, full=full, language=language)
 
     def close(self) -> None:
         """End every helper process."""

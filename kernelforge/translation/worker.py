@@ -19,8 +19,10 @@ from typing import Any, Final
 from kernelforge.sandbox.channel import Channel, Frame
 from kernelforge.sandbox.shared_memory import Blob
 
-FLAGS: Final = ("-std=gnu11", "-O2", "-fopenmp", "-fPIC", "-shared", "-fno-diagnostics-show-caret")
-"""Of the C compiler. OpenMP's directives count; arithmetic follows the C standard."""
+FLAGS: Final = ("-O2", "-fopenmp", "-fPIC", "-shared", "-fno-diagnostics-show-caret")
+"""Of both compilers. OpenMP's directives count; arithmetic follows the standards."""
+COMPILERS: Final = {"c": ("cc", "-std=gnu11"), "cpp": ("c++", "-std=gnu++17")}
+"""Compiler of each language, and its standard."""
 
 _MOST_LOG = 8000
 _PAGE = mmap.PAGESIZE
@@ -67,7 +69,9 @@ class _Server:
                 case "start":
                     return {"ok": True}, ()
                 case "load":
-                    self._function = _load(request["source"], request["declaration"], request["name"])
+                    self._function = _load(
+                        request["source"], request["declaration"], request["name"], request["language"]
+                    )
                     return {"ok": True}, ()
                 case "run":
                     return self._run(request, frame.blobs)
@@ -137,7 +141,7 @@ def _protect(area: mmap.mmap, start: int, size: int, protection: int) -> None:
         raise OSError(ctypes.get_errno(), "mprotect")
 
 
-def _load(source: str, declaration: str, name: str) -> Any:
+def _load(source: str, declaration: str, name: str, language: str) -> Any:
     """Compile a candidate; returns its function.
 
     A declaration in front of the candidate's file makes another type of the function a compiler's error.
@@ -145,9 +149,12 @@ def _load(source: str, declaration: str, name: str) -> Any:
     Raises:
         _Failure: it does not compile, or defines no such function.
     """
-    Path("candidate.c").write_text(source)
-    Path("entry.c").write_text(f'{declaration};\n#include "candidate.c"\n')
-    command = ["cc", *FLAGS, "-o", "./candidate.so", "entry.c", "-lm"]
+    file, entry = f"candidate.{language}", f"entry.{language}"
+    linkage = 'extern "C" ' if language == "cpp" else ""
+    Path(file).write_text(source)
+    Path(entry).write_text(f'{linkage}{declaration};\n#include "{file}"\n')
+    compiler, standard = COMPILERS[language]
+    command = [compiler, standard, *FLAGS, "-o", "./candidate.so", entry, "-lm"]
     try:
         with open("log", "wb") as log:
             ascii_quotes = {**os.environ, "LC_ALL": "C"}
@@ -155,11 +162,11 @@ def _load(source: str, declaration: str, name: str) -> Any:
                 command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=ascii_quotes, check=False
             ).returncode
     except OSError as error:
-        raise _Failure("missing", f"the C compiler `cc` cannot be run: {error}") from error
+        raise _Failure("missing", f"the compiler `{compiler}` cannot be run: {error}") from error
     with open("log", errors="replace") as log:
         text = log.read(_MOST_LOG)
     if code:
-        raise _Failure("build", text or f"the C compiler ended with code {code}")
+        raise _Failure("build", text or f"the compiler ended with code {code}")
     try:
         return getattr(ctypes.CDLL("./candidate.so"), name)
     except (OSError, AttributeError) as error:

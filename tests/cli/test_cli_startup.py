@@ -49,7 +49,7 @@ def test_the_verbs_are_these():
         "leaderboard show", "leaderboard verify", "mcp", "notes find", "package", "predict", "prompts list",
         "prompts show", "report", "resume",
         "reward list", "reward recompute", "run", "select-metrics", "serve", "show", "skill install",
-        "splice", "strategies", "submit", "tasks audit", "tasks check",
+        "splice", "strategies", "study codex", "submit", "tasks audit", "tasks check",
         "tasks import", "tasks list", "tasks show", "tasks suites", "token create", "token limit", "token list",
         "token revoke", "token rotate",
         "translate", "view",

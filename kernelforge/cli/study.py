@@ -1,0 +1,204 @@
+"""``kernelforge study``: studies of what a model can write."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kernelforge.cli.support.options import (
+    DeviceOption,
+    DocumentOption,
+    Form,
+    FormOption,
+    JsonOption,
+    UnconfinedOption,
+    budget_of,
+    chosen_form,
+    console,
+    default_device,
+    llm_settings,
+    measure_settings,
+    warn,
+    write_text,
+    write_view,
+)
+from kernelforge.errors import BudgetExhausted, UsageError
+
+if TYPE_CHECKING:
+    from kernelforge.llm.providers import Providers
+    from kernelforge.study.codex import StudyEstimate, Suggestion
+
+app = typer.Typer(no_args_is_help=True, help="Studies of what a model can write.")
+
+JOURNAL = Path("codex-study.jsonl")
+
+
+@app.callback()
+def _group() -> None:
+    """Studies of what a model can write."""
+
+
+@app.command("codex", short_help="Score suggestions to bare prompts.")
+def codex(
+    coder: Annotated[
+        str, typer.Option("--coder", metavar="AGENT", help="Who writes: a provider, such as openai:MODEL.")
+    ],
+    kernel: Annotated[
+        list[str] | None,
+        typer.Option("--kernel", metavar="NAME", help="Only this kernel; repeat for more. All six if left out."),
+    ] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option("--model", metavar="NAME", help="Programming model: cuda (the default), openmp; repeat for more."),
+    ] = None,
+    hint: Annotated[
+        list[str] | None,
+        typer.Option("--hint", metavar="WORD", help="Keyword behind the prompt, or none; repeat for more."),
+    ] = None,
+    suggestions: Annotated[int, typer.Option("--suggestions", min=1, help="Suggestions to each prompt.")] = 10,
+    journal: Annotated[
+        Path, typer.Option("--journal", metavar="FILE", help="Every suggestion, as JSON lines; goes on with it.")
+    ] = JOURNAL,
+    device: DeviceOption = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", min=0, help="Seed of the inputs; a fresh, secret one if left out.")
+    ] = None,
+    base_url: Annotated[
+        str | None, typer.Option("--base-url", metavar="URL", help="OpenAI-compatible server of 'openai:' models.")
+    ] = None,
+    llm: Annotated[
+        list[str] | None, typer.Option("--llm", metavar="NAME=VALUE", help="How models are called; repeat for more.")
+    ] = None,
+    prices: Annotated[Path | None, typer.Option("--prices", metavar="FILE", help="Prices of further models.")] = None,
+    tokens: Annotated[
+        int | None, typer.Option("--tokens", min=1, help="Start no call of a model after this many tokens.")
+    ] = None,
+    dollars: Annotated[
+        float | None, typer.Option("--dollars", help="Start no call of a model after this many dollars.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Estimate calls, tokens and dollars; leave.")] = False,
+    form: FormOption = Form.TERMINAL,
+    output: DocumentOption = None,
+    allow_unconfined: UnconfinedOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Ask for suggestions to bare prompts, judge each, and print the proficiency scores of arXiv 2306.15121.
+
+    A study that was stopped goes on with what its journal has; nothing is asked for twice.
+    """
+    import secrets
+    from contextlib import closing
+
+    from kernelforge.agents import BUILTIN
+    from kernelforge.cli.run import stopping
+    from kernelforge.llm.providers import Providers
+    from kernelforge.llm.spec import is_hosted
+    from kernelforge.report.formatting import one_line
+    from kernelforge.report.terminal.study import study_csv, study_lines, study_markdown
+    from kernelforge.run.budget import RunBudget, StopSignal
+    from kernelforge.study.codex import StudyJudge, estimate_study, study_prompts, study_scores, suggest
+    from kernelforge.study.kernels import KERNELS
+
+    output_form = chosen_form(form, as_json=as_json, output=output)
+    if coder == BUILTIN:
+        raise UsageError("the built-in Coder answers no bare prompt: name a model with --coder, or exchange:FOLDER")
+    hints = ["" if word == "none" else word for word in hint or ("none", "function")]
+    prompts = study_prompts(kernel or list(KERNELS), model or ["cuda"], hints)
+    stop = StopSignal()
+    budget = RunBudget(budget_of(None, None, None, tokens, dollars, None), stop=stop)
+    settings = llm_settings(llm, base_url, prices, "keep")
+    rows = {(row.prompt, row.position): row for row in _read(journal, coder)}
+    earlier = [row for (prompt, at), row in rows.items() if prompt in prompts and at < suggestions]
+    with closing(Providers(settings, stopped=budget.out_of_time)) as providers:
+        if dry_run:
+            _print_estimate(estimate_study(prompts, suggestions, earlier), coder, providers)
+            return
+        providers.check(coder)
+        if dollars is not None and not providers.price_known(coder):
+            raise UsageError(
+                f"a dollar budget cannot be held: the price of {coder!r} is unknown; give it with --prices"
+            )
+        _write(rows.values(), journal)  # a file that cannot be written costs no call
+        for row in rows.values():
+            providers.recall(row.prompt.task, row.messages)
+        meter = budget.task(messages=[message for row in rows.values() for message in row.messages])
+        measuring = measure_settings(None, None, False, None)
+        where = device or default_device(opens=True, measure=measuring, allow_unconfined=allow_unconfined)
+        err, number = console(stderr=True), secrets.randbits(63) if seed is None else seed
+        try:
+            with stopping(stop), StudyJudge(where, seed=number, allow_unconfined=allow_unconfined, tell=warn) as judge:
+                for row in suggest(
+                    prompts,
+                    providers.answerer(coder, meter),
+                    judge,
+                    suggestions=suggestions,
+                    earlier=earlier,
+                    at_once=settings.concurrency if is_hosted(coder) else 1,
+                ):
+                    rows[row.prompt, row.position] = row
+                    _write(rows.values(), journal)
+                    line = f"{row.prompt.text} {row.position + 1}/{suggestions}: {row.verdict} {row.form or row.reason}"
+                    err.print(one_line(line[:200]))
+        except BudgetExhausted as error:
+            warn(f"stopped: {error}; the same command goes on with {journal}")
+    made = [row for (prompt, at), row in rows.items() if prompt in prompts and at < suggestions]
+    scores = study_scores(prompts, made)
+    write_view(scores, output_form, output, markdown=study_markdown, csv=study_csv, terminal=study_lines)
+
+
+def _read(journal: Path, coder: str) -> list[Suggestion]:
+    """Suggestions of an earlier study.
+
+    Raises:
+        UsageError: the file is no journal of a study, or one of another coder.
+    """
+    from pydantic import ValidationError
+
+    from kernelforge.records import first_fault
+    from kernelforge.study.codex import Suggestion
+
+    if not journal.exists():
+        return []
+    rows = []
+    try:
+        lines = journal.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{journal} is not UTF-8; name another file with --journal") from error
+    for number, line in enumerate(lines, 1):
+        try:
+            row = Suggestion.model_validate_json(line)
+        except ValidationError as error:
+            fault = first_fault(error)
+            raise UsageError(
+                f"{journal}, line {number} is no suggestion ({fault}); name another file with --journal"
+            ) from error
+        if row.coder != coder:
+            raise UsageError(f"{journal} has suggestions of {row.coder!r}; name another file with --journal")
+        rows.append(row)
+    return rows
+
+
+def _write(rows: Iterable[Suggestion], journal: Path) -> None:
+    write_text("".join(f"{row.model_dump_json()}\n" for row in rows), journal)
+
+
+def _print_estimate(estimate: StudyEstimate, coder: str, providers: Providers) -> None:
+    from kernelforge.records import Usage
+    from kernelforge.report.formatting import format_dollars
+
+    usage = Usage(
+        model=coder,
+        input_tokens=estimate.input_tokens,
+        output_tokens=estimate.output_tokens,
+        seconds=0.0,
+        batch=providers.settings.batch,
+    )
+    dollars = providers.dollars(coder, usage)
+    price = "unknown: no price (see --prices)" if dollars is None else format_dollars(dollars)
+    console().print(
+        f"{estimate.calls:,} calls of {coder}: {estimate.input_tokens:,} tokens in, {estimate.output_tokens:,} out "
+        f"({estimate.basis} a reply), dollars {price}"
+    )

@@ -1,0 +1,502 @@
+"""The proficiency study of OpenAI Codex: ten suggestions to a bare prompt, judged, and a score for each prompt.
+
+Godoy, Valero-Lara, Teranishi, Balaprakash, Vetter, "Evaluation of OpenAI Codex for HPC Parallel Programming Models
+Kernel Generation", arXiv 2306.15121. There people read the suggestions; here each is run. docs/study.md says by which
+rules a suggestion counts, and where the paper leaves a choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from contextlib import ExitStack
+from statistics import mean
+from typing import Final, Literal, NamedTuple
+
+from pydantic import Field, ValidationError
+
+from kernelforge.candidate.reply import code_blocks
+from kernelforge.errors import CandidateError, KernelForgeError, UsageError
+from kernelforge.evaluation.pool import EvaluatorPool
+from kernelforge.llm.base import Answerer, Prompt, Question
+from kernelforge.llm.rate_limits import estimate_tokens
+from kernelforge.metrics.codebleu import uncommented
+from kernelforge.records import Evaluation, Message, Verdict, content_hash, first_fault
+from kernelforge.records.base import Record
+from kernelforge.study.entries import c_entry, code_of, cuda_entry
+from kernelforge.study.kernels import KERNELS, StudyKernel
+from kernelforge.study.programming_models import ASKABLE, MODELS, programming_model
+from kernelforge.study.signatures import Underivable, device_code, entry_function, entry_kernel, is_cpp
+from kernelforge.translation.evaluator import CEvaluators, CLanguage
+from kernelforge.utils.closing import Closing
+
+ASSUMED_REPLY: Final = 1000
+"""Output tokens of a suggestion when no earlier one tells: a program with its explanation. Not measured."""
+
+WARM_FORMS: Final = 12
+"""Forms whose oracles are kept."""
+
+SuggestionVerdict = Literal["right", "wrong", "not judged", "no code", "failed"]
+"""``not judged``: no call could be derived, or nothing here runs the programming model; it counts as a wrong code.
+``no code``: it counts as no code. ``failed``: the machine failed; the prompt has no score."""
+
+LEVELS: Final = {0.0: "non-knowledge", 0.25: "novice", 0.5: "learner", 0.75: "proficient", 1.0: "expert"}
+"""Names of the paper's scores."""
+
+
+class StudyPrompt(NamedTuple):
+    """One prompt of the study: a row of its table."""
+
+    kernel: str
+    model: str
+    hint: str
+    """The keyword behind the programming model; empty for none."""
+
+    @property
+    def text(self) -> str:
+        """``<kernel> <programming model> <hint>``, as the paper asks."""
+        return " ".join(filter(None, (KERNELS[self.kernel].prompt, MODELS[self.model].prompt, self.hint)))
+
+    @property
+    def task(self) -> str:
+        """Name in transcripts and exchange folders."""
+        return "-".join(filter(None, (self.kernel, self.model, self.hint)))
+
+
+class Suggestion(Record):
+    """One suggestion, with its verdict."""
+
+    kernel: str
+    model: str
+    """The programming model that was asked for."""
+    hint: str
+    position: int = Field(ge=0)
+    """Among the suggestions to the prompt."""
+    coder: str
+    messages: tuple[Message, ...]
+    """Prompt and reply."""
+    code: str
+    """Empty where the reply holds none."""
+    used_model: str | None
+    """The programming model that the code uses."""
+    verdict: SuggestionVerdict
+    form: str = ""
+    """The formula that it computes, where it is right."""
+    reason: str = ""
+    """Why it is not right."""
+    evaluation: Verdict | None = None
+    """Verdict of the run that decided; None where nothing ran."""
+    device: str = ""
+    """Where it ran."""
+
+    @property
+    def prompt(self) -> StudyPrompt:
+        return StudyPrompt(self.kernel, self.model, self.hint)
+
+    @property
+    def reply(self) -> str:
+        return self.messages[-1].content if self.messages else self.code
+
+
+class PromptScore(Record):
+    """The score of one prompt. Codes that differ in comments and spacing alone count once."""
+
+    kernel: str
+    model: str
+    hint: str
+    prompt: str
+    suggestions: int
+    right: int
+    """Different right codes of the model asked for."""
+    other: int
+    """Different right codes of other models."""
+    wrong: int
+    """Different codes that are wrong, or could not be judged."""
+    not_judged: int
+    """Of these, those that could not be judged."""
+    no_code: int
+    """Replies without code."""
+    score: float | None
+    """None where a suggestion is missing because the machine failed."""
+    level: str
+
+
+class StudyScores(Record):
+    """The table of a study."""
+
+    coder: str
+    device: str
+    prompts: tuple[PromptScore, ...]
+    by_kernel: dict[str, float | None]
+    """Mean over the prompts that have a score."""
+    by_model: dict[str, float | None]
+    """The same by programming model and hint, as ``cuda`` and ``cuda function``."""
+
+
+def study_prompts(kernels: Sequence[str], models: Sequence[str], hints: Sequence[str]) -> list[StudyPrompt]:
+    """Every prompt of a study, by model, hint and kernel.
+
+    Raises:
+        UsageError: a kernel or model has another name, or the model cannot be judged here.
+    """
+    for name in kernels:
+        if name not in KERNELS:
+            raise UsageError(f"the study has no kernel {name!r}; choose of {', '.join(KERNELS)}")
+    for name in models:
+        if name not in MODELS:
+            raise UsageError(f"there is no programming model {name!r}; choose of {', '.join(ASKABLE)}")
+        if name not in ASKABLE:
+            raise UsageError(
+                f"{MODELS[name].prompt} cannot be asked for: {MODELS[name].refusal}; choose of {', '.join(ASKABLE)}"
+            )
+    for hint in hints:
+        if hint and not hint.replace("_", "").isalnum():
+            raise UsageError(f"a hint is one keyword, such as function; not {hint!r}")
+    return [
+        StudyPrompt(kernel, model, hint)
+        for model in dict.fromkeys(models)
+        for hint in dict.fromkeys(hints)
+        for kernel in dict.fromkeys(kernels)
+    ]
+
+
+class Judgement(NamedTuple):
+    """Verdict of one code."""
+
+    used_model: str | None
+    verdict: SuggestionVerdict
+    form: str = ""
+    reason: str = ""
+    evaluation: Verdict | None = None
+    device: str = ""
+
+
+class StudyJudge(Closing):
+    """Judges suggestions: CUDA on a device, C and C++ in the jail. Close it when done.
+
+    Args:
+        device: as of an evaluation.
+        seed: from which all inputs are drawn; no suggestion sees it.
+        allow_unconfined: go on where no jail works.
+        tell: receives messages on the device.
+
+    Raises:
+        SandboxError: no jail works here, or there is no C compiler.
+        DeviceError: there is no such device.
+    """
+
+    def __init__(
+        self, device: str, *, seed: int, allow_unconfined: bool = False, tell: Callable[[str], None] | None = None
+    ) -> None:
+        self._seed = seed
+        self._stack = ExitStack()
+        self._pool = self._stack.enter_context(
+            EvaluatorPool(device, allow_unconfined=allow_unconfined, tell=tell, warm_tasks=WARM_FORMS)
+        )
+        try:
+            hosts = CEvaluators(allow_unconfined=allow_unconfined, warm_tasks=WARM_FORMS)
+            self._hosts = self._stack.enter_context(hosts)
+        except BaseException:
+            self._stack.close()
+            raise
+        self._judged: dict[tuple[str, str, str], Judgement] = {}
+
+    def judge(self, kernel: str, code: str, label: str) -> Judgement:
+        """Judge the code of a suggestion, in any programming model.
+
+        Args:
+            kernel: the study's name of the kernel.
+            code: of the suggestion.
+            label: language of its fence, or empty.
+
+        Raises:
+            TaskError: a reference does not run.
+            DeviceError: no device is left.
+        """
+        key = (kernel, code, label)
+        if key not in self._judged:
+            self._judged[key] = self._judge(KERNELS[kernel], code, label)
+        return self._judged[key]
+
+    def close(self) -> None:
+        """End every helper process."""
+        self._stack.close()
+
+    def _judge(self, kernel: StudyKernel, code: str, label: str) -> Judgement:
+        used = programming_model(code)
+        if used is None:
+            return Judgement(None, "no code", reason="the text is no code of a programming model")
+        runner = MODELS[used].runner
+        if runner is None:
+            return Judgement(used, "not judged", reason=f"{MODELS[used].prompt}: {MODELS[used].refusal}")
+        try:
+            evaluations = self._on_device(kernel, code) if runner == "cuda" else self._in_jail(kernel, code, label)
+            return _judgement(used, evaluations)
+        except Underivable as error:
+            return Judgement(used, "not judged", reason=f"no call could be derived: {error}")
+        except ValidationError as error:
+            return Judgement(used, "not judged", reason=f"it is no candidate: {first_fault(error)}")
+
+    def _on_device(self, kernel: StudyKernel, code: str) -> Iterator[tuple[str, Evaluation]]:
+        text, unit = device_code(code)
+        function = entry_kernel(unit, kernel.names)
+        for form in kernel.forms(function):
+            candidate = cuda_entry(uncommented(text), function, form)
+            with self._pool.evaluators.using(form.task) as evaluator:
+                seed = int(content_hash(self._seed, form.task.digest, candidate.hash), 16)
+                yield form.text, evaluator.evaluate(candidate, seed=seed, profile=False).evaluation
+
+    def _in_jail(self, kernel: StudyKernel, code: str, label: str) -> Iterator[tuple[str, Evaluation]]:
+        cpp = is_cpp(code, label)
+        language: CLanguage = "cpp" if cpp else "c"
+        function = entry_function(code, kernel.names)
+        for form in kernel.forms(function):
+            candidate = c_entry(code, function, form, cpp=cpp)
+            seed = int(content_hash(self._seed, form.task.digest, candidate.hash), 16)
+            yield form.text, self._hosts.evaluate(form.task, candidate, seed=seed, language=language).evaluation
+
+
+def _judgement(used: str, evaluations: Iterator[tuple[str, Evaluation]]) -> Judgement:
+    """The first right form; else the verdict of the first form."""
+    first: Judgement | None = None
+    for form, evaluation in evaluations:
+        device, verdict = evaluation.fingerprint.device, evaluation.verdict
+        if verdict is Verdict.OK:
+            return Judgement(used, "right", form, "", verdict, device)
+        if verdict is Verdict.INFRA:
+            return Judgement(used, "failed", "", evaluation.reason, verdict, device)
+        first = first or Judgement(used, "wrong", "", f"as {form}: {evaluation.reason}", verdict, device)
+        if verdict is not Verdict.WRONG and verdict is not Verdict.CRASH:
+            break  # it does not depend on the formula
+    assert first is not None  # every kernel has a form
+    return first
+
+
+def suggest(
+    prompts: Sequence[StudyPrompt],
+    answerer: Answerer,
+    judge: StudyJudge,
+    *,
+    suggestions: int,
+    earlier: Sequence[Suggestion] = (),
+    at_once: int = 1,
+) -> Iterator[Suggestion]:
+    """Ask for suggestions and judge them; yields each after its verdict.
+
+    Args:
+        prompts: of the study.
+        answerer: writes.
+        judge: of this study.
+        suggestions: to each prompt.
+        earlier: suggestions of a study that was stopped; they are not asked for again, and those for which the machine
+            failed are judged again.
+        at_once: questions in flight. Where one fails, the replies to the others are judged first.
+
+    Raises:
+        ProviderError: no reply can be had.
+        BudgetExhausted: a budget of the answerer's meter is spent.
+        TaskError: a reference does not run.
+        DeviceError: no device is left.
+    """
+    replies: dict[tuple[StudyPrompt, int], tuple[Message, ...]] = {}
+    done: set[tuple[StudyPrompt, int]] = set()
+    for row in earlier:
+        replies[row.prompt, row.position] = row.messages
+        if row.verdict != "failed":
+            done.add((row.prompt, row.position))
+    with ThreadPoolExecutor(at_once, "suggestions") as threads:
+        for prompt in prompts:
+            missing = [position for position in range(suggestions) if (prompt, position) not in done]
+            pending = {
+                position: threads.submit(answerer.ask, _question(prompt, position))
+                for position in missing
+                if (prompt, position) not in replies
+            }
+            failure: BaseException | None = None
+            for position in missing:
+                messages = replies.get((prompt, position))
+                if messages is None:
+                    try:
+                        messages = pending[position].result().messages
+                    except (KernelForgeError, CancelledError) as error:
+                        failure = failure or error
+                        for other in pending.values():
+                            other.cancel()
+                        continue
+                yield judged_suggestion(prompt, position, answerer.name, messages, judge)
+            if failure is not None:
+                raise failure
+
+
+def _question(prompt: StudyPrompt, position: int) -> Question:
+    return Question("coder", prompt.task, Prompt(prompt.text), _take, sample=position)
+
+
+def judged_suggestion(
+    prompt: StudyPrompt, position: int, coder: str, messages: tuple[Message, ...], judge: StudyJudge
+) -> Suggestion:
+    """A suggestion with its verdict."""
+    reply = messages[-1].content
+    try:
+        block = code_of(code_blocks(reply), reply)
+        judgement = (
+            Judgement(None, "no code", reason="the reply holds no code")
+            if block is None
+            else judge.judge(prompt.kernel, block.text, block.label)
+        )
+    except CandidateError as error:
+        block, judgement = None, Judgement(None, "no code", reason=str(error))
+    return Suggestion(
+        kernel=prompt.kernel,
+        model=prompt.model,
+        hint=prompt.hint,
+        position=position,
+        coder=coder,
+        messages=messages,
+        code="" if block is None else block.text,
+        used_model=judgement.used_model,
+        verdict=judgement.verdict,
+        form=judgement.form,
+        reason=judgement.reason,
+        evaluation=judgement.evaluation,
+        device=judgement.device,
+    )
+
+
+def _take(reply: str) -> None:
+    """Every reply counts: a suggestion is never asked for again because of what it holds."""
+
+
+def proficiency(model: str, suggestions: Sequence[Suggestion]) -> tuple[float | None, Mapping[str, int]]:
+    """The score of one prompt, and the different codes that decide it.
+
+    The rules, in order, over codes that differ in more than comments and spacing; a code that could not be judged is
+    wrong, and a reply without code is no code:
+
+    - 0, non-knowledge: no right code of the model asked for;
+    - 0.25, novice: one or more, and wrong codes;
+    - 0.5, learner: one or more, none wrong, and right codes of other models;
+    - 1, expert: right, of the model asked for, and the only code;
+    - 0.75, proficient: several, all right and of the model asked for.
+
+    Args:
+        model: the programming model asked for.
+        suggestions: to the prompt.
+
+    Returns:
+        The score, None where the machine failed to judge one; and ``right``, ``other`` and ``wrong`` codes.
+    """
+    kinds: dict[str, str] = {}
+    for item in suggestions:
+        if item.verdict == "no code" or item.verdict == "failed":
+            continue
+        code = _plain(item)
+        kind = "wrong" if item.verdict != "right" else "right" if item.used_model == model else "other"
+        kinds.setdefault(code, kind)
+    counts = {kind: sum(value == kind for value in kinds.values()) for kind in ("right", "other", "wrong")}
+    if any(item.verdict == "failed" for item in suggestions) or not suggestions:
+        return None, counts
+    if not counts["right"]:
+        return 0.0, counts
+    if counts["wrong"]:
+        return 0.25, counts
+    if counts["other"]:
+        return 0.5, counts
+    return (1.0 if counts["right"] == 1 else 0.75), counts
+
+
+def _plain(item: Suggestion) -> str:
+    """A code without comments and spacing."""
+    return "".join(uncommented(item.code).split())
+
+
+def study_scores(prompts: Sequence[StudyPrompt], suggestions: Sequence[Suggestion]) -> StudyScores:
+    """The table of a study.
+
+    Args:
+        prompts: rows of the table; one without any suggestion has no score.
+        suggestions: of all of them.
+
+    Raises:
+        UsageError: there is no suggestion.
+    """
+    if not suggestions:
+        raise UsageError("there is no suggestion, so there is no score")
+    rows = []
+    for prompt in prompts:
+        own = [item for item in suggestions if item.prompt == prompt]
+        score, counts = proficiency(prompt.model, own)
+        rows.append(
+            PromptScore(
+                kernel=prompt.kernel,
+                model=prompt.model,
+                hint=prompt.hint,
+                prompt=prompt.text,
+                suggestions=len(own),
+                not_judged=len({_plain(item) for item in own if item.verdict == "not judged"}),
+                no_code=sum(item.verdict == "no code" for item in own),
+                score=score,
+                level="" if score is None else LEVELS[score],
+                **counts,
+            )
+        )
+    devices = dict.fromkeys(item.device for item in suggestions if item.device)
+    return StudyScores(
+        coder=suggestions[0].coder,
+        device=", ".join(devices),
+        prompts=tuple(rows),
+        by_kernel={
+            name: _mean(row.score for row in rows if row.kernel == name)
+            for name in dict.fromkeys(r.kernel for r in rows)
+        },
+        by_model={name: _mean(row.score for row in rows if column(row) == name) for name in _columns(rows)},
+    )
+
+
+def column(row: PromptScore) -> str:
+    """Head of a prompt's column in the table: programming model and hint."""
+    return " ".join(filter(None, (row.model, row.hint)))
+
+
+class StudyEstimate(NamedTuple):
+    """Use of the calls of a study."""
+
+    calls: int
+    input_tokens: int
+    output_tokens: int
+    basis: str
+    """Output tokens of a reply, and whether they were seen or are assumed."""
+
+
+def estimate_study(
+    prompts: Sequence[StudyPrompt], suggestions: int, earlier: Sequence[Suggestion] = ()
+) -> StudyEstimate:
+    """Estimate the calls that are left to do.
+
+    Args:
+        prompts: of the study.
+        suggestions: to each.
+        earlier: suggestions that are there already.
+    """
+    earlier_keys = {(row.prompt, row.position) for row in earlier}
+    remaining = [
+        prompt for prompt in prompts for position in range(suggestions) if (prompt, position) not in earlier_keys
+    ]
+    messages = [message for row in earlier for message in row.messages if message.usage is not None]
+    seen = [m.usage.output_tokens for m in messages if m.usage is not None and m.usage.output_tokens is not None]
+    each = mean(seen) if seen else ASSUMED_REPLY
+    return StudyEstimate(
+        len(remaining),
+        sum(estimate_tokens(prompt.text) for prompt in remaining),
+        round(each * len(remaining)),
+        f"{each:,.0f} seen" if seen else f"{ASSUMED_REPLY:,} assumed",
+    )
+
+
+def _columns(rows: Sequence[PromptScore]) -> list[str]:
+    return list(dict.fromkeys(column(row) for row in rows))
+
+
+def _mean(scores: Iterator[float | None]) -> float | None:
+    present = [score for score in scores if score is not None]
+    return mean(present) if present else None

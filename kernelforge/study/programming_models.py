@@ -1,0 +1,93 @@
+"""Programming models of the Codex study: which one a code uses, which can be asked for, and why others cannot."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, Literal, NamedTuple
+
+from kernelforge.metrics.codebleu import uncommented
+
+Runner = Literal["cuda", "c"]
+"""What judges a code: an emulated or real GPU, or the jail of C functions."""
+
+
+class ProgrammingModel(NamedTuple):
+    """A programming model as a prompt names it."""
+
+    name: str
+    prompt: str
+    runner: Runner | None
+    """What judges code of this model; None where nothing here can."""
+    refusal: str = ""
+    """Why the model cannot be asked for; empty where it can."""
+
+
+_NO_DATA = "the C compiler runs it on the host, in one memory, where wrong data clauses go unnoticed"
+
+MODELS: Final[dict[str, ProgrammingModel]] = {
+    item.name: item
+    for item in (
+        ProgrammingModel("cuda", "CUDA", "cuda"),
+        ProgrammingModel("openmp", "OpenMP", "c"),
+        ProgrammingModel("openmp-offload", "OpenMP offload", "c", _NO_DATA),
+        ProgrammingModel("openacc", "OpenACC", "c", _NO_DATA),
+        ProgrammingModel(
+            "serial", "C++", "c", "it is no programming model of the paper, only what suggestions fall to"
+        ),
+        ProgrammingModel("hip", "HIP", "cuda", "a lone HIP kernel cannot be distinguished from a CUDA kernel"),
+        ProgrammingModel(
+            "thrust", "Thrust", None, "its code runs on the host, and no host code of a suggestion is run with a device"
+        ),
+        ProgrammingModel("kokkos", "Kokkos", None, "its headers and its compiler are no part of this project"),
+        ProgrammingModel("sycl", "SyCL", None, "its headers and its compiler are no part of this project"),
+        ProgrammingModel("opencl", "OpenCL", None, "its compiler is no part of this project"),
+        ProgrammingModel("fortran", "Fortran", None, "no jail here runs a Fortran function"),
+        ProgrammingModel("julia", "Julia", None, "no jail here runs Julia"),
+        ProgrammingModel("numpy", "numpy", None, "no jail here calls a Python function by its signature"),
+        ProgrammingModel("numba", "Numba", None, "no jail here calls a Python function by its signature"),
+        ProgrammingModel("cupy", "cuPy", None, "no jail here calls a Python function by its signature"),
+        ProgrammingModel("pycuda", "pyCUDA", None, "no jail here calls a Python function by its signature"),
+        ProgrammingModel("triton", "Triton", None, "no launch is derived from the signature of a Triton kernel"),
+        ProgrammingModel("python", "Python", None, "it is no programming model of the paper"),
+    )
+}
+"""By the name that ``--model`` takes, in the order of the table."""
+
+ASKABLE: Final = tuple(item.name for item in MODELS.values() if not item.refusal and item.runner is not None)
+"""Models that the study asks for."""
+
+_RULES: Final = tuple(
+    (name, re.compile(pattern, re.MULTILINE | re.IGNORECASE))
+    for name, pattern in (
+        ("triton", r"^\s*@triton\.|^\s*import\s+triton\b"),
+        ("pycuda", r"\bpycuda\b"),
+        ("cupy", r"^\s*import\s+cupy\b|\bcupy\."),
+        ("numba", r"^\s*(?:from|import)\s+numba\b|^\s*@(?:numba\.)?(?:n?jit|cuda\.jit|vectorize)\b"),
+        ("numpy", r"^\s*(?:from|import)\s+numpy\b"),
+        ("python", r"^\s*(?:from\s+[\w.]+\s+)?import\s+\w+\s*$|^\s*def\s+\w+\s*\([^)]*\)\s*(?:->[^:]*)?:"),
+        ("julia", r"^\s*using\s+[A-Z]\w*\s*$|^\s*function\s+\w+!?\s*\([^)]*\)\s*$|\bThreads\.@threads\b"),
+        ("fortran", r"^\s*(?:pure\s+)?subroutine\s+\w+|^\s*program\s+\w+\s*$|^\s*end\s*(?:do|subroutine|program)\b"),
+        ("kokkos", r"\bKokkos::"),
+        ("sycl", r"\bsycl::|<(?:CL/)?sycl"),
+        ("opencl", r"\b__kernel\b|\bclCreate\w+"),
+        ("hip", r"<hip/hip_runtime|\bhip(?:Malloc|Memcpy|Free|LaunchKernelGGL|DeviceSynchronize)\b"),
+        ("cuda", r"\b__global__\b"),
+        ("thrust", r"\bthrust::|<thrust/"),
+        ("cuda", r"<<<|\bcuda(?:Malloc|Memcpy|Free)\w*\s*\(|\bcu(?:blas|sparse)\w*\s*\("),
+        ("openacc", r"^\s*#\s*pragma\s+acc\b"),
+        ("openmp-offload", r"^\s*#\s*pragma\s+omp\s+(?:\w+\s+)*target\b"),
+        ("openmp", r"^\s*#\s*pragma\s+omp\b|\bomp_get_\w+"),
+        ("serial", r"\w+\s*\([^;{}]*\)\s*(?:const\s*)?\{"),
+    )
+)
+"""The first rule that fits decides; comments are no code. A lone include of a header is no use of it."""
+
+
+def programming_model(code: str) -> str | None:
+    """Name of the programming model that a code uses; None for text that is no code of any of them.
+
+    A code with a ``__global__`` kernel is CUDA with any host part, unless it names HIP. C or C++ without
+    directives is ``serial``.
+    """
+    text = uncommented(code)
+    return next((name for name, rule in _RULES if rule.search(text)), None)

@@ -1,0 +1,72 @@
+"""The programming model of a code is read from what it uses, and models that nothing here can judge are refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from kernelforge.errors import UsageError
+from kernelforge.study.codex import study_prompts
+from kernelforge.study.programming_models import ASKABLE, MODELS, programming_model
+
+LOOP = "void f(int n, double *y) {\n{}    for (int i = 0; i < n; i++) y[i] = 0;\n}}\n"
+
+
+def loop(directive: str = "") -> str:
+    return LOOP.replace("{}", directive).replace("}}", "}")
+
+
+@pytest.mark.parametrize(
+    ("code", "model"),
+    [
+        ("__global__ void k(float *x) { x[0] = 1; }", "cuda"),
+        ("#include <thrust/version.h>\n__global__ void k(float *x) { thrust::swap(x[0], x[1]); }", "cuda"),
+        ("int main() { cudaMalloc(&x, 4); k<<<1, 1>>>(x); }", "cuda"),
+        ("#include <hip/hip_runtime.h>\n__global__ void k(float *x) { x[0] = 1; }", "hip"),
+        ("#include <thrust/transform.h>\nint main() {}", "thrust"),
+        (loop("#pragma omp parallel for\n"), "openmp"),
+        (loop("  #  pragma omp target teams distribute\n"), "openmp-offload"),
+        (loop("#pragma acc parallel loop\n"), "openacc"),
+        (loop("// #pragma omp parallel for\n"), "serial"),
+        ('#include <omp.h>\nvoid f() { printf("#pragma acc"); }', "serial"),
+        ("Kokkos::parallel_for(n, KOKKOS_LAMBDA(int i) { y(i) = 0; });", "kokkos"),
+        ("sycl::queue q; q.submit([&](sycl::handler &h) {});", "sycl"),
+        ("__kernel void f(__global float *x) { x[0] = 1; }", "opencl"),
+        ("subroutine f(n, x)\nend subroutine", "fortran"),
+        ("using CUDA\nfunction f(x)\nend", "julia"),
+        ("import numpy as np\ndef f(x):\n    return x", "numpy"),
+        ("import numpy as np\nfrom numba import njit\n@njit\ndef f(x):\n    return x", "numba"),
+        ("import cupy as cp\ndef f(x):\n    return cp.sum(x)", "cupy"),
+        ("from pycuda.compiler import SourceModule\nmod = SourceModule('__global__ void k() {}')", "pycuda"),
+        ("@triton.jit\ndef f(x):\n    pass", "triton"),
+        ("def f(a, x):\n    return a * x", "python"),
+        ("This is a text about AXPY (and GEMV).", None),
+    ],
+)
+def test_a_code_has_the_model_that_it_uses(code: str, model: str | None) -> None:
+    assert programming_model(code) == model
+
+
+def test_only_models_that_are_judged_as_what_they_are_can_be_asked_for() -> None:
+    assert ASKABLE == ("cuda", "openmp")
+    for name, model in MODELS.items():
+        if name in ASKABLE:
+            assert [item.text for item in study_prompts(["jacobi3d"], [name], ["", "function"])] == [
+                f"3D Jacobi stencil {model.prompt}",
+                f"3D Jacobi stencil {model.prompt} function",
+            ]
+        else:
+            with pytest.raises(UsageError, match=r"cannot be asked for: .*; choose of cuda, openmp"):
+                study_prompts(["axpy"], [name], [""])
+
+
+@pytest.mark.parametrize(
+    ("kernels", "models", "hints", "words"),
+    [
+        (["fft"], ["cuda"], [""], "no kernel 'fft'; choose of axpy, gemv, gemm, spmv, jacobi3d, cg"),
+        (["axpy"], ["chapel"], [""], "no programming model 'chapel'; choose of cuda, openmp"),
+        (["axpy"], ["cuda"], ["a function"], "a hint is one keyword"),
+    ],
+)
+def test_what_the_study_has_not_is_refused(kernels: list[str], models: list[str], hints: list[str], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        study_prompts(kernels, models, hints)
