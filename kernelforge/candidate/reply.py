@@ -68,9 +68,7 @@ def parse_reply(text: str, language: LanguageChoice = "any") -> Candidate:
     Raises:
         CandidateError: nothing usable; the message names the missing part and its line.
     """
-    if len(text) > MAX_REPLY_CHARS:
-        raise CandidateError(f"the reply has {len(text):,} characters; the limit is {MAX_REPLY_CHARS:,}")
-    blocks = list(islice(_blocks(_without_thoughts(text.replace("\r\n", "\n").replace("\r", "\n"))), _MAX_BLOCKS + 1))
+    blocks = _blocks_of(text)
     if len(blocks) > _MAX_BLOCKS:
         raise CandidateError(f"the reply has more than {_MAX_BLOCKS:,} code blocks; it needs two")
     _refuse_unclosed(blocks)
@@ -107,7 +105,7 @@ def model_new_in(text: str) -> str | None:
     with such a class or a launch plan. A reply without any block may be the file itself. None if there is none."""
     if "ModelNew" not in text or len(text) > MAX_REPLY_CHARS:
         return None
-    answer = _without_thoughts(text.replace("\r\n", "\n").replace("\r", "\n"))
+    answer = _without_thoughts(_with_newlines(text))
     blocks = list(islice(_blocks(answer), _MAX_BLOCKS + 1))
     answers = [block.text for block in blocks if block.closed and (_MODEL_NEW.search(block.text) or _is_plan(block))]
     last = answers[-1] if answers else answer if not blocks else ""
@@ -120,9 +118,7 @@ def c_function_in(text: str, name: str) -> Candidate:
     Raises:
         CandidateError: there is none; the message says what is missing, with the line.
     """
-    if len(text) > MAX_REPLY_CHARS:
-        raise CandidateError(f"the reply has {len(text):,} characters; the limit is {MAX_REPLY_CHARS:,}")
-    blocks = list(islice(_blocks(_without_thoughts(text.replace("\r\n", "\n").replace("\r", "\n"))), _MAX_BLOCKS + 1))
+    blocks = _blocks_of(text)
     _refuse_unclosed(blocks)
     called = re.compile(rf"\b{re.escape(name)}\s*\(")
     answers = [block for block in blocks if block.kind != "plan" and called.search(block.text)]
@@ -141,9 +137,7 @@ def code_blocks(text: str) -> list[CodeBlock]:
     Raises:
         CandidateError: the reply is too long, or has too many blocks.
     """
-    if len(text) > MAX_REPLY_CHARS:
-        raise CandidateError(f"the reply has {len(text):,} characters; the limit is {MAX_REPLY_CHARS:,}")
-    blocks = list(islice(_blocks(_without_thoughts(text.replace("\r\n", "\n").replace("\r", "\n"))), _MAX_BLOCKS + 1))
+    blocks = _blocks_of(text)
     if len(blocks) > _MAX_BLOCKS:
         raise CandidateError(f"the reply has more than {_MAX_BLOCKS:,} code blocks")
     return [CodeBlock(block.label, block.text) for block in blocks]
@@ -193,6 +187,21 @@ def _without_thoughts(text: str) -> str:
     text = _THOUGHT.sub(blank, text)
     ends = list(_THOUGHT_END.finditer(text))
     return "\n" * text.count("\n", 0, ends[-1].end()) + text[ends[-1].end() :] if ends else text
+
+
+def _blocks_of(text: str) -> list[_Block]:
+    """Fenced blocks of a reply, thinking left out: at most one more than a reply may have.
+
+    Raises:
+        CandidateError: the reply is too long.
+    """
+    if len(text) > MAX_REPLY_CHARS:
+        raise CandidateError(f"the reply has {len(text):,} characters; the limit is {MAX_REPLY_CHARS:,}")
+    return list(islice(_blocks(_without_thoughts(_with_newlines(text))), _MAX_BLOCKS + 1))
+
+
+def _with_newlines(text: str) -> str:
+    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def _blocks(text: str) -> Iterator[_Block]:

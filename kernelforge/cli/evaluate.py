@@ -19,6 +19,7 @@ from kernelforge.cli.support.options import (
     RuntimeOption,
     SanitizerOption,
     ScreenOption,
+    SeedOption,
     UnconfinedOption,
     console,
     default_device,
@@ -70,9 +71,7 @@ def evaluate(
     ] = None,
     device: DeviceOption = None,
     profile: Annotated[bool, typer.Option("--profile/--no-profile", help="Profile a correct candidate.")] = True,
-    seed: Annotated[
-        int | None, typer.Option("--seed", min=0, help="Seed of the inputs; a fresh, secret one if left out.")
-    ] = None,
+    seed: SeedOption = None,
     runtime: RuntimeOption = None,
     protocol: ProtocolOption = None,
     sanitizer: SanitizerOption = False,

@@ -20,13 +20,18 @@ from kernelforge.cli.support.options import (
     PATTERNS,
     Approximations,
     ApproxOption,
+    BaseUrlOption,
     DeviceOption,
+    DollarsOption,
+    LLMOption,
     MeasureOption,
+    PricesOption,
     ProtocolOption,
     ResultsOption,
     RuntimeOption,
     SanitizerOption,
     ScreenOption,
+    TokensOption,
     UnconfinedOption,
     budget_of,
     console,
@@ -104,12 +109,6 @@ _ABORTING = "\naborting: the attempts in flight are dropped; 'kernelforge resume
 EvaluationsOption = Annotated[
     int | None, typer.Option("--evaluations", min=1, help="At most this many evaluations in the whole run.")
 ]
-TokensOption = Annotated[
-    int | None, typer.Option("--tokens", min=1, help="Start no call of a model after this many tokens.")
-]
-DollarsOption = Annotated[
-    float | None, typer.Option("--dollars", help="Start no call of a model after this many dollars.")
-]
 WallOption = Annotated[float | None, typer.Option("--wall-minutes", help="Start no attempt after this many minutes.")]
 
 
@@ -160,16 +159,9 @@ def run(
         str | None,
         typer.Option("--tester", metavar="AGENT", help="Agent that proposes further test inputs; none if left out."),
     ] = None,
-    base_url: Annotated[
-        str | None, typer.Option("--base-url", metavar="URL", help="OpenAI-compatible server of 'openai:' models.")
-    ] = None,
-    llm: Annotated[
-        list[str] | None,
-        typer.Option("--llm", metavar="NAME=VALUE", help="How models are called, such as concurrency=20."),
-    ] = None,
-    prices: Annotated[
-        Path | None, typer.Option("--prices", metavar="FILE", help="Prices of models: TOML, dollars a million tokens.")
-    ] = None,
+    base_url: BaseUrlOption = None,
+    llm: LLMOption = None,
+    prices: PricesOption = None,
     reasoning: Annotated[
         Reasoning, typer.Option("--reasoning", help="Whether to keep what models show of their reasoning.")
     ] = Reasoning.KEEP,

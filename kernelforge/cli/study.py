@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kernelforge.cli.support.options import (
+    BaseUrlOption,
     DeviceOption,
     DocumentOption,
+    DollarsOption,
     Form,
     FormOption,
     JsonOption,
+    LLMOption,
+    PricesOption,
+    SeedOption,
+    TokensOption,
     UnconfinedOption,
     budget_of,
+    check_coder,
     chosen_form,
     console,
     default_device,
     llm_settings,
     measure_settings,
     warn,
-    write_text,
+    write_rows,
     write_view,
 )
 from kernelforge.errors import BudgetExhausted, UsageError
@@ -63,22 +69,12 @@ def codex(
         Path, typer.Option("--journal", metavar="FILE", help="Every suggestion, as JSON lines; goes on with it.")
     ] = JOURNAL,
     device: DeviceOption = None,
-    seed: Annotated[
-        int | None, typer.Option("--seed", min=0, help="Seed of the inputs; a fresh, secret one if left out.")
-    ] = None,
-    base_url: Annotated[
-        str | None, typer.Option("--base-url", metavar="URL", help="OpenAI-compatible server of 'openai:' models.")
-    ] = None,
-    llm: Annotated[
-        list[str] | None, typer.Option("--llm", metavar="NAME=VALUE", help="How models are called; repeat for more.")
-    ] = None,
-    prices: Annotated[Path | None, typer.Option("--prices", metavar="FILE", help="Prices of further models.")] = None,
-    tokens: Annotated[
-        int | None, typer.Option("--tokens", min=1, help="Start no call of a model after this many tokens.")
-    ] = None,
-    dollars: Annotated[
-        float | None, typer.Option("--dollars", help="Start no call of a model after this many dollars.")
-    ] = None,
+    seed: SeedOption = None,
+    base_url: BaseUrlOption = None,
+    llm: LLMOption = None,
+    prices: PricesOption = None,
+    tokens: TokensOption = None,
+    dollars: DollarsOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Estimate calls, tokens and dollars; leave.")] = False,
     form: FormOption = Form.TERMINAL,
     output: DocumentOption = None,
@@ -116,12 +112,8 @@ def codex(
         if dry_run:
             _print_estimate(estimate_study(prompts, suggestions, earlier), coder, providers)
             return
-        providers.check(coder)
-        if dollars is not None and not providers.price_known(coder):
-            raise UsageError(
-                f"a dollar budget cannot be held: the price of {coder!r} is unknown; give it with --prices"
-            )
-        _write(rows.values(), journal)  # a file that cannot be written costs no call
+        check_coder(providers, coder, dollars)
+        write_rows(rows.values(), journal)  # a file that cannot be written costs no call
         for row in rows.values():
             providers.recall(row.prompt.task, row.messages)
         meter = budget.task(messages=[message for row in rows.values() for message in row.messages])
@@ -139,7 +131,7 @@ def codex(
                     at_once=settings.concurrency if is_hosted(coder) else 1,
                 ):
                     rows[row.prompt, row.position] = row
-                    _write(rows.values(), journal)
+                    write_rows(rows.values(), journal)
                     line = f"{row.prompt.text} {row.position + 1}/{suggestions}: {row.verdict} {row.form or row.reason}"
                     err.print(one_line(line[:200]))
         except BudgetExhausted as error:
@@ -179,10 +171,6 @@ def _read(journal: Path, coder: str) -> list[Suggestion]:
             raise UsageError(f"{journal} has suggestions of {row.coder!r}; name another file with --journal")
         rows.append(row)
     return rows
-
-
-def _write(rows: Iterable[Suggestion], journal: Path) -> None:
-    write_text("".join(f"{row.model_dump_json()}\n" for row in rows), journal)
 
 
 def _print_estimate(estimate: StudyEstimate, coder: str, providers: Providers) -> None:

@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from kernelforge.cli.support.options import (
     PATTERNS,
+    BaseUrlOption,
+    DollarsOption,
     JsonOption,
+    LLMOption,
+    PricesOption,
+    SeedOption,
+    TokensOption,
     UnconfinedOption,
+    check_coder,
     console,
     llm_settings,
     print_view,
     warn,
-    write_text,
+    write_rows,
 )
 from kernelforge.errors import BudgetExhausted, UsageError
-
-if TYPE_CHECKING:
-    from kernelforge.records.base import Record
-
-
-def write_rows(rows: Iterable[Record], output: Path) -> None:
-    """Write records as JSON lines."""
-    write_text("".join(f"{row.model_dump_json()}\n" for row in rows), output)
 
 
 def translate(
@@ -42,22 +40,12 @@ def translate(
     full: Annotated[
         bool, typer.Option("--full/--no-full", help="Also compare the full size, where the reference is cheap there.")
     ] = False,
-    seed: Annotated[
-        int | None, typer.Option("--seed", min=0, help="Seed of the inputs; a fresh, secret one if left out.")
-    ] = None,
-    base_url: Annotated[
-        str | None, typer.Option("--base-url", metavar="URL", help="OpenAI-compatible server of 'openai:' models.")
-    ] = None,
-    llm: Annotated[
-        list[str] | None, typer.Option("--llm", metavar="NAME=VALUE", help="How models are called; repeat for more.")
-    ] = None,
-    prices: Annotated[Path | None, typer.Option("--prices", metavar="FILE", help="Prices of further models.")] = None,
-    tokens: Annotated[
-        int | None, typer.Option("--tokens", min=1, help="Start no call of a model after this many tokens.")
-    ] = None,
-    dollars: Annotated[
-        float | None, typer.Option("--dollars", help="Start no call of a model after this many dollars.")
-    ] = None,
+    seed: SeedOption = None,
+    base_url: BaseUrlOption = None,
+    llm: LLMOption = None,
+    prices: PricesOption = None,
+    tokens: TokensOption = None,
+    dollars: DollarsOption = None,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", metavar="FILE", help="Write every translation there, as JSON lines."),
@@ -89,11 +77,7 @@ def translate(
     err = console(stderr=True)
     budget = RunBudget(Budget(tokens=tokens, dollars=dollars), stop=StopSignal())
     with closing(Providers(llm_settings(llm, base_url, prices, "keep"), stopped=budget.out_of_time)) as providers:
-        providers.check(coder)
-        if dollars is not None and not providers.price_known(coder):
-            raise UsageError(
-                f"a dollar budget cannot be held: the price of {coder!r} is unknown; give it with --prices"
-            )
+        check_coder(providers, coder, dollars)
         try:
             for item in translations(
                 tasks,

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -27,7 +27,7 @@ from kernelforge.candidate import split_reasoning
 from kernelforge.errors import CandidateError
 from kernelforge.evaluation.generators.parser import caught_by
 from kernelforge.llm.rate_limits import reasoning_tokens
-from kernelforge.metrics import Ngrams, sentence_bleu
+from kernelforge.metrics import Ngrams
 from kernelforge.records import (
     Attempt,
     Evaluation,
@@ -41,7 +41,7 @@ from kernelforge.records import (
     language_of,
 )
 from kernelforge.rewards import Context, discounted_returns, reward
-from kernelforge.search.novelty import blind_source
+from kernelforge.search.novelty import EarlierTexts, blind_source
 from kernelforge.tasks.constants import plain_text
 
 Row = dict[str, Any]
@@ -453,32 +453,40 @@ def distinct(samples: Iterable[Sample], near: float, *, by_bleu: bool = False) -
         by_bleu: texts are as alike as the BLEU of their tokens says, names apart, not their shingles.
     """
     kept: list[Sample] = []
-    seen: dict[tuple[str, str, bool], list[tuple[str, str | None, frozenset[int] | Ngrams]]] = {}
+    seen: defaultdict[tuple[str, str, bool], _Kept] = defaultdict(_Kept)
     for sample in samples:
         if sample.candidate is None:
             kept.append(sample)
             continue
         build = sample.evaluation.build
-        source, ptx = normalised(sample.candidate), None if build is None else build.ptx_hash
-        parts: frozenset[int] | Ngrams = shingles(sample.candidate)
+        own = {normalised(sample.candidate), *(() if build is None or build.ptx_hash is None else (build.ptx_hash,))}
+        others = seen[sample.task, sample.group, sample.correct]
+        if not own.isdisjoint(others.equal):
+            continue
         if by_bleu:
             language = language_of(sample.candidate) if sample.evaluation.lane == "plan" else None
-            parts = Ngrams.of(blind_source(sample.candidate, language)[0])
-        others = seen.setdefault((sample.task, sample.group, sample.correct), [])
-        if any(
-            source == other or (ptx is not None and ptx == other_ptx) or _alike(parts, other_parts) >= near
-            for other, other_ptx, other_parts in others
-        ):
-            continue
-        others.append((source, ptx, parts))
+            text = Ngrams.of(blind_source(sample.candidate, language)[0])
+            if others.texts.bleu(text, near):
+                continue
+            others.texts.add(text)
+        else:
+            parts = shingles(sample.candidate)
+            if any(likeness(parts, other) >= near for other in others.shingles):
+                continue
+            others.shingles.append(parts)
+        others.equal |= own
         kept.append(sample)
     return kept
 
 
-def _alike(first: frozenset[int] | Ngrams, second: frozenset[int] | Ngrams) -> float:
-    if isinstance(first, Ngrams):
-        return sentence_bleu(first, [second]) if isinstance(second, Ngrams) else 0.0
-    return likeness(first, second) if isinstance(second, frozenset) else 0.0
+class _Kept:
+    """Candidates of one task and group that are kept."""
+
+    def __init__(self) -> None:
+        self.equal: set[str] = set()
+        """Normalised sources, and hashes of PTX."""
+        self.shingles: list[frozenset[int]] = []
+        self.texts = EarlierTexts()
 
 
 def counted_once(samples: Iterable[Sample], *, by_group: bool = False) -> list[Sample]:

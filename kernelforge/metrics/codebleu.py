@@ -144,8 +144,12 @@ def weighted_recall(pairs: Sequence[tuple[Ngrams, Sequence[Ngrams]]], keywords: 
 
 
 def uncommented(source: str) -> str:
-    """A text with a space in place of each comment, and without empty lines."""
+    """A text with a space in place of each comment, and without empty lines. A comment that is not closed is none."""
+    # What cannot be closed is hidden, so that no text takes long: each such place would be looked for to the end.
+    before, mark, after = source.rpartition("*/")
+    source = before + mark + after.replace("/*", "/\0*")
     text = _COMMENT_OR_TEXT.sub(lambda match: " " if match[0].startswith("/") else match[0], source)
+    text = text.replace("/\0*", "/*")
     return "\n".join(line for line in text.split("\n") if line.strip())
 
 

@@ -115,8 +115,9 @@ class Likeness:
         """Take an attempt in; BLEU to each earlier one that it is alike, by number."""
         if attempt.candidate is None:
             return {}
-        alike = self._seen.add(Ngrams.of(blind_tokens(attempt.candidate)), self.least)
-        scores = {self._numbers[index]: score for index, score in alike.items()}
+        own = Ngrams.of(blind_tokens(attempt.candidate))
+        scores = {self._numbers[index]: bleu for index, bleu in self._seen.bleu(own, self.least).items()}
+        self._seen.add(own)
         self._numbers.append(attempt.number)
         self._alike[attempt.number] = scores
         return scores
@@ -139,22 +140,32 @@ class EarlierTexts:
         # For each n-gram of each text: what it is, in which text and of which order, and how often.
         self._ngrams, self._groups, self._counts = (np.zeros(0, np.int32) for _ in range(3))
 
-    def add(self, text: Ngrams, least: float = 0.0) -> dict[int, float]:
-        """Take a text in; its BLEU to each earlier one, by number from 0, where that is above 0 and at least ``least``.
-
-        Args:
-            text: its n-grams of orders 1 to 4.
-            least: precisions are at most 1, so one order alone shows that most other texts are below it.
-        """
-        orders, number = len(UNIFORM), len(self._lengths)
+    def add(self, text: Ngrams) -> None:
+        """Take a text in: its n-grams of orders 1 to 4."""
         entries = [
             (self._ids.setdefault(ngram, len(self._ids)), order, count)
             for order, counts in enumerate(text.counts)
             for ngram, count in counts.items()
         ]
         own, order, counts = np.array(entries, np.int32).reshape(-1, 3).T
+        self._ngrams = np.concatenate([self._ngrams, own])
+        self._groups = np.concatenate([self._groups, len(self._lengths) * len(UNIFORM) + order])
+        self._counts = np.concatenate([self._counts, counts])
+        self._lengths.append(text.length)
+
+    def bleu(self, text: Ngrams, least: float = 0.0) -> dict[int, float]:
+        """BLEU of a text to each one taken in, by number from 0, where it is at least ``least``.
+
+        Args:
+            text: its n-grams of orders 1 to 4.
+            least: precisions are at most 1, so one order alone shows that most other texts are below it.
+        """
+        orders, number = len(UNIFORM), len(self._lengths)
         here = np.zeros(len(self._ids), np.int32)
-        here[own] = counts
+        for counts in text.counts:
+            for ngram, count in counts.items():
+                if (index := self._ids.get(ngram)) is not None:
+                    here[index] = count
         matched = np.minimum(here[self._ngrams], self._counts)
         matches = np.bincount(self._groups, matched, number * orders).reshape(number, orders)
         possible = [max(1, text.length - order) for order in range(orders)]
@@ -163,11 +174,7 @@ class EarlierTexts:
             int(other): score(matches[other], possible, text.length, self._lengths[other], UNIFORM, NO_SMOOTHING)
             for other in hopeful
         }
-        self._lengths.append(text.length)
-        self._ngrams = np.concatenate([self._ngrams, own])
-        self._groups = np.concatenate([self._groups, number * orders + order])
-        self._counts = np.concatenate([self._counts, counts])
-        return {other: bleu for other, bleu in scores.items() if bleu > 0 and bleu >= least}
+        return {other: bleu for other, bleu in scores.items() if bleu >= least}
 
 
 def blind_tokens(candidate: Candidate) -> list[str]:

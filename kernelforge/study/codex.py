@@ -21,10 +21,11 @@ from kernelforge.evaluation.pool import EvaluatorPool
 from kernelforge.llm.base import Answerer, Prompt, Question
 from kernelforge.llm.rate_limits import estimate_tokens
 from kernelforge.metrics.codebleu import uncommented
-from kernelforge.records import Evaluation, Message, Verdict, content_hash, first_fault
+from kernelforge.records import Candidate, Evaluation, Message, Verdict, content_hash, first_fault
 from kernelforge.records.base import Record
+from kernelforge.records.task import MAX_SOURCE_BYTES
 from kernelforge.study.entries import c_entry, code_of, cuda_entry
-from kernelforge.study.kernels import KERNELS, StudyKernel
+from kernelforge.study.kernels import KERNELS, Form, StudyKernel
 from kernelforge.study.programming_models import ASKABLE, MODELS, programming_model
 from kernelforge.study.signatures import Underivable, device_code, entry_function, entry_kernel, is_cpp
 from kernelforge.translation.evaluator import CEvaluators, CLanguage
@@ -92,10 +93,6 @@ class Suggestion(Record):
     @property
     def prompt(self) -> StudyPrompt:
         return StudyPrompt(self.kernel, self.model, self.hint)
-
-    @property
-    def reply(self) -> str:
-        return self.messages[-1].content if self.messages else self.code
 
 
 class PromptScore(Record):
@@ -189,16 +186,12 @@ class StudyJudge(Closing):
         self, device: str, *, seed: int, allow_unconfined: bool = False, tell: Callable[[str], None] | None = None
     ) -> None:
         self._seed = seed
-        self._stack = ExitStack()
-        self._pool = self._stack.enter_context(
-            EvaluatorPool(device, allow_unconfined=allow_unconfined, tell=tell, warm_tasks=WARM_FORMS)
-        )
-        try:
-            hosts = CEvaluators(allow_unconfined=allow_unconfined, warm_tasks=WARM_FORMS)
-            self._hosts = self._stack.enter_context(hosts)
-        except BaseException:
-            self._stack.close()
-            raise
+        with ExitStack() as stack:
+            self._pool = stack.enter_context(
+                EvaluatorPool(device, allow_unconfined=allow_unconfined, tell=tell, warm_tasks=WARM_FORMS)
+            )
+            self._hosts = stack.enter_context(CEvaluators(allow_unconfined=allow_unconfined, warm_tasks=WARM_FORMS))
+            self._stack = stack.pop_all()
         self._judged: dict[tuple[str, str, str], Judgement] = {}
 
     def judge(self, kernel: str, code: str, label: str) -> Judgement:
@@ -223,6 +216,8 @@ class StudyJudge(Closing):
         self._stack.close()
 
     def _judge(self, kernel: StudyKernel, code: str, label: str) -> Judgement:
+        if len(code.encode(errors="replace")) > MAX_SOURCE_BYTES:
+            return Judgement(None, "not judged", reason=f"the code is larger than {MAX_SOURCE_BYTES:,} bytes")
         used = programming_model(code)
         if used is None:
             return Judgement(None, "no code", reason="the text is no code of a programming model")
@@ -243,7 +238,7 @@ class StudyJudge(Closing):
         for form in kernel.forms(function):
             candidate = cuda_entry(uncommented(text), function, form)
             with self._pool.evaluators.using(form.task) as evaluator:
-                seed = int(content_hash(self._seed, form.task.digest, candidate.hash), 16)
+                seed = self._seed_of(form, candidate)
                 yield form.text, evaluator.evaluate(candidate, seed=seed, profile=False).evaluation
 
     def _in_jail(self, kernel: StudyKernel, code: str, label: str) -> Iterator[tuple[str, Evaluation]]:
@@ -252,8 +247,11 @@ class StudyJudge(Closing):
         function = entry_function(code, kernel.names)
         for form in kernel.forms(function):
             candidate = c_entry(code, function, form, cpp=cpp)
-            seed = int(content_hash(self._seed, form.task.digest, candidate.hash), 16)
+            seed = self._seed_of(form, candidate)
             yield form.text, self._hosts.evaluate(form.task, candidate, seed=seed, language=language).evaluation
+
+    def _seed_of(self, form: Form, candidate: Candidate) -> int:
+        return int(content_hash(self._seed, form.task.digest, candidate.hash), 16)
 
 
 def _judgement(used: str, evaluations: Iterator[tuple[str, Evaluation]]) -> Judgement:
@@ -354,12 +352,7 @@ def judged_suggestion(
         coder=coder,
         messages=messages,
         code="" if block is None else block.text,
-        used_model=judgement.used_model,
-        verdict=judgement.verdict,
-        form=judgement.form,
-        reason=judgement.reason,
-        evaluation=judgement.evaluation,
-        device=judgement.device,
+        **judgement._asdict(),
     )
 
 
@@ -449,7 +442,7 @@ def study_scores(prompts: Sequence[StudyPrompt], suggestions: Sequence[Suggestio
             name: _mean(row.score for row in rows if row.kernel == name)
             for name in dict.fromkeys(r.kernel for r in rows)
         },
-        by_model={name: _mean(row.score for row in rows if column(row) == name) for name in _columns(rows)},
+        by_model={name: _mean(row.score for row in rows if column(row) == name) for name in map(column, rows)},
     )
 
 
@@ -491,10 +484,6 @@ def estimate_study(
         round(each * len(remaining)),
         f"{each:,.0f} seen" if seen else f"{ASSUMED_REPLY:,} assumed",
     )
-
-
-def _columns(rows: Sequence[PromptScore]) -> list[str]:
-    return list(dict.fromkeys(column(row) for row in rows))
 
 
 def _mean(scores: Iterator[float | None]) -> float | None:

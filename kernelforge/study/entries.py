@@ -7,6 +7,7 @@ the suggestion that has its role. A ``__global__`` kernel becomes a ``__device__
 from __future__ import annotations
 
 import re
+from math import prod
 from typing import Final
 
 from kernelforge.candidate.reply import CodeBlock
@@ -20,13 +21,13 @@ _BLOCKS: Final = {1: (256,), 2: (16, 16), 3: (8, 8, 4)}
 _BLOCK_NAME: Final = r"(?:BLOCK|TILE|THREADS)\w*|BS|TS"
 _BLOCK_CONSTANT: Final = re.compile(
     rf"^[ \t]*#[ \t]*define[ \t]+(?P<macro>{_BLOCK_NAME})[ \t]+(?P<value>\d+)"
-    rf"|\b(?:const|constexpr)\b[\w \t]*\b(?P<name>{_BLOCK_NAME})[ \t]*=[ \t]*(?P<number>\d+)",
+    rf"|\b(?:const|constexpr)\b[\w \t]{{0,80}}\b(?P<name>{_BLOCK_NAME})[ \t]*=[ \t]*(?P<number>\d+)",
     re.MULTILINE,
 )
 _BOUNDS: Final = re.compile(r"__launch_bounds__\s*\([^)]*\)")
 
 
-def _argument(form: Form, item: Parameter, value: str, *, typed: bool) -> str:
+def _argument(item: Parameter, value: str, *, typed: bool) -> str:
     """A pointer is cast, for the entry's are const where the suggestion's need not be."""
     if item.kind in ("array", "index"):
         kind = item.real or "int"
@@ -36,7 +37,7 @@ def _argument(form: Form, item: Parameter, value: str, *, typed: bool) -> str:
 
 def _call(form: Form, function: Function, values: dict[str, str], *, typed: bool) -> str:
     arguments = [
-        values.get(item.name, _argument(form, item, value, typed=typed))
+        values.get(item.name, _argument(item, value, typed=typed))
         for item, value in zip(function.parameters, form.values, strict=True)
     ]
     return f"{function.name}({', '.join(arguments)});"
@@ -70,10 +71,8 @@ def c_entry(code: str, function: Function, form: Form, *, cpp: bool) -> Candidat
             values[item.name] = f"v_{value}"
             length = _extent(form, value)
             before.append(f"    std::vector<{item.real}> v_{value}({value}, {value} + {length});")
-            if value in ("out", "x") and not item.const:
-                target = "x" if form.solver else "out"
-                if value == target:
-                    after.insert(0, f"    memcpy({value}, v_{value}.data(), sizeof({item.real}) * {length});")
+            if value == ("x" if form.solver else "out") and not item.const:
+                after.insert(0, f"    memcpy({value}, v_{value}.data(), sizeof({item.real}) * {length});")
         elif item.kind in ("matrix", "rows"):
             first, second = form.lengths[value]
             values[item.name] = f"v_{value}"
@@ -85,10 +84,10 @@ def c_entry(code: str, function: Function, form: Form, *, cpp: bool) -> Candidat
                     f"memcpy(out + (size_t)i * {second}, v_out[i].data(), sizeof({item.real}) * {second});",
                 )
     call = f"    {_call(form, function, values, typed=cpp)}"
-    declaration = form.task.c_source.rstrip(";")
-    lines = [f"{'extern ' + chr(34) + 'C' + chr(34) + ' ' if cpp else ''}{declaration} {{", *before, call, *after, "}"]
+    linkage = 'extern "C" ' if cpp else ""
+    lines = [f"{linkage}{form.declaration} {{", *before, call, *after, "}"]
     head = "#include <stdlib.h>\n#include <string.h>\n" + ("#include <vector>\n" if cpp else "")
-    return c_candidate(f"{head}#line 1\n{code}\n{chr(10).join(lines)}\n")
+    return c_candidate("\n".join([f"{head}#line 1", code, *lines, ""]))
 
 
 def _rows_of(item: Parameter, value: str, first: str, second: str) -> list[str]:
@@ -140,7 +139,7 @@ def cuda_entry(code: str, function: Function, form: Form) -> Candidate:
     """
     if bad := next((item for item in function.parameters if item.kind in ("rows", "vector", "matrix")), None):
         raise Underivable(f"the parameter `{bad.name}` of `{function.name}` cannot be passed to a kernel")
-    head = re.compile(rf"\b__global__\b(?=[^;{{}}]*\b{re.escape(function.name)}\s*\()")
+    head = re.compile(rf"\b__global__\b(?=[^;{{}}]{{0,2000}}\b{re.escape(function.name)}\s*\()")
     source = head.sub("__device__", _BOUNDS.sub("", code))
     real = form.real
     arrays = [f"const {kind} *{name}" for name, kind in form.inputs]
@@ -160,10 +159,7 @@ def cuda_entry(code: str, function: Function, form: Form) -> Candidate:
 
 def _plan(code: str, form: Form) -> str:
     grid, block = _launch(code, form)
-    threads = 1
-    for extent in block:
-        threads *= extent
-    shared = f", {16 * threads}" if re.search(r"\bextern\s+__shared__\b", code) else ""
+    shared = f", {16 * prod(block)}" if re.search(r"\bextern\s+__shared__\b", code) else ""
     names = [name for name, _ in form.inputs]
     dtype = "float64" if form.real == "double" else "float32"
     typed = "f64" if form.real == "double" else "f32"
@@ -204,8 +200,7 @@ def _launch(code: str, form: Form) -> tuple[list[str], tuple[int, ...]]:
         if re.search(r"\bblockIdx\b", code):
             raise Underivable("a solver in one kernel can wait for its own block alone, and this one uses several")
         return ["1"], block
-    sides = form.sides if len(form.sides) > 1 else (form.sides[0],)
-    largest = sides[0] if len(sides) == 1 else f"max({', '.join(sides)})"
+    largest = form.sides[0] if len(form.sides) == 1 else f"max({', '.join(form.sides)})"
     grid = []
     for at in range(dimensions):
         letter = "xyz"[at]
@@ -236,9 +231,7 @@ def _block(code: str, dimensions: int) -> tuple[int, ...]:
     for letter in "xyz"[:dimensions]:
         own = [size for name, size in constants.items() if re.search(rf"(?:_{letter}|DIM{letter})$", name, re.I)]
         extents.append(own[0] if own else next(iter(constants.values())))
-    threads = 1
-    for extent in extents:
-        threads *= extent
+    threads = prod(extents)
     if not 1 <= threads <= 1024:
         raise Underivable(f"its constants make blocks of {threads} threads, and a block has at most 1,024")
     return tuple(extents)

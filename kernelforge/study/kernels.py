@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Final
 
 from kernelforge.records import Size, Task, TaskPolicy
@@ -22,10 +23,9 @@ ALPHA, BETA = 1.75, -0.5
 class Form:
     """A formula, and how a function with these parameters is called for it."""
 
+    kernel: str
     text: str
     """The formula, for people."""
-    task: Task
-    """The reference. ``c_source`` declares the entry that calls the suggestion."""
     real: Real
     inputs: tuple[tuple[str, str], ...]
     """Arrays that the entry reads: name and element type."""
@@ -40,6 +40,14 @@ class Form:
     """Extents of which each dimension of other grids covers the largest."""
     values: tuple[str, ...]
     """Of each parameter of the suggestion: an expression over the names above and ``out``."""
+    sizes: Sequence[dict[str, int]]
+    """Constants of the reference: at the full size, the small one, and hidden ones."""
+    body: tuple[str, ...]
+    """Statements of the reference's ``forward``."""
+    draws: str
+    """Statements of its ``get_inputs``."""
+    terms: str | None = None
+    """Terms in one output element, where the oracle cannot find them."""
     lengths: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Extents of arrays by name, for vectors."""
     start: str = ""
@@ -50,7 +58,37 @@ class Form:
     @property
     def name(self) -> str:
         """Of the entry, and of the task."""
-        return self.task.name
+        return f"study_{self.kernel}"
+
+    @property
+    def declaration(self) -> str:
+        """Of the entry in C."""
+        numbers = [f"int {item}" for item, _ in self.extents] + [f"{self.real} {item}" for item in self.scalars]
+        arrays = [f"const {kind} *{item}" for item, kind in self.inputs]
+        result = "float" if self.solver else self.real
+        return f"void {self.name}({', '.join([*numbers, *arrays, f'{result} *out'])})"
+
+    @cached_property
+    def task(self) -> Task:
+        """The reference. Its ``c_source`` declares the entry that calls the suggestion."""
+        full, small, *hidden = self.sizes
+        takes = [*(item for item, _ in self.inputs), *self.scalars]
+        return Task(
+            name=self.name,
+            suite="study",
+            title=self.text,
+            level=1,
+            source=_source(self.text, full, takes, self.body, self.draws),
+            c_source=f"{self.declaration};",
+            sizes=(
+                Size(name="full"),
+                Size(name="small", constants=dict(small)),
+                *(Size(name=f"hidden_{at}", constants=dict(values)) for at, values in enumerate(hidden, 1)),
+            ),
+            policy=TaskPolicy(
+                accumulator="float64" if self.real == "double" else "float32", reduction_length=self.terms
+            ),
+        )
 
 
 @dataclass(frozen=True)
@@ -77,48 +115,6 @@ def _source(title: str, constants: dict[str, int], takes: Sequence[str], body: S
         f"    def forward(self, {', '.join(takes)}):\n{lines}\n\n\ndef get_inputs():\n    {draws}\n\n\n"
         "def get_init_inputs():\n    return []\n"
     )
-
-
-def _declaration(name: str, form: Form) -> str:
-    numbers = [f"int {item}" for item, _ in form.extents] + [f"{form.real} {item}" for item in form.scalars]
-    arrays = [f"const {kind} *{item}" for item, kind in form.inputs]
-    result = "float" if form.solver else form.real
-    return f"void {name}({', '.join([*numbers, *arrays, f'{result} *out'])})"
-
-
-def _finish(
-    form: Form,
-    kernel: str,
-    sizes: Sequence[dict[str, int]],
-    body: Sequence[str],
-    draws: str,
-    *,
-    terms: str | None = None,
-) -> Form:
-    """The form with its task: the first of ``sizes`` is the full one, the second the small one."""
-    name = f"study_{kernel}"
-    takes = [*(item for item, _ in form.inputs), *form.scalars]
-    policy = TaskPolicy(accumulator="float64" if form.real == "double" else "float32", reduction_length=terms)
-    task = Task(
-        name=name,
-        suite="study",
-        title=form.text,
-        level=1,
-        source=_source(form.text, dict(sizes[0]), takes, body, draws),
-        c_source=_declaration(name, form) + ";",
-        sizes=(
-            Size(name="full"),
-            Size(name="small", constants=dict(sizes[1])),
-            *(Size(name=f"hidden_{at}", constants=dict(values)) for at, values in enumerate(sizes[2:], 1)),
-        ),
-        policy=policy,
-    )
-    return replace(form, task=task)
-
-
-_NO_TASK: Final = Task(
-    name="none", suite="study", title="", level=0, source="", sizes=(Size(name="full"), Size(name="small"))
-)
 
 
 def _dtype(real: Real) -> str:
@@ -220,24 +216,28 @@ def _axpy(function: Function) -> list[Form]:
         expressions = {
             "x": "x", "y": "out" if roles else "y", "out": "out", "alpha": "alpha", "square": "n", "one": "1",
         }  # fmt: skip
-        form = Form(
-            text="alpha x + y",
-            task=_NO_TASK,
-            real=function.real,
-            inputs=(("x", function.real), ("y", function.real)),
-            scalars=("alpha",),
-            extents=(("n", "x.shape[0]"),),
-            shape="(x.shape[0],)",
-            points="x.shape[0]",
-            sides=("x.shape[0]",),
-            values=_values(function, bound | sizes, expressions),
-            lengths=dict.fromkeys(("x", "y", "out"), ("n",)),
-            start="y" if roles else "",
-        )
         dtype = _dtype(function.real)
         draws = f"return [torch.randn(N, dtype={dtype}), torch.randn(N, dtype={dtype}), {ALPHA}]"
         numbers = [{"N": value} for value in (8192, 4096, 10007, 7)]
-        forms.append(_finish(form, "axpy", numbers, ("return alpha * x + y",), draws))
+        forms.append(
+            Form(
+                kernel="axpy",
+                text="alpha x + y",
+                real=function.real,
+                inputs=(("x", function.real), ("y", function.real)),
+                scalars=("alpha",),
+                extents=(("n", "x.shape[0]"),),
+                shape="(x.shape[0],)",
+                points="x.shape[0]",
+                sides=("x.shape[0]",),
+                values=_values(function, bound | sizes, expressions),
+                lengths=dict.fromkeys(("x", "y", "out"), ("n",)),
+                start="y" if roles else "",
+                sizes=numbers,
+                body=("return alpha * x + y",),
+                draws=draws,
+            )
+        )
     return forms
 
 
@@ -275,24 +275,28 @@ def _gemv(function: Function) -> list[Form]:
                 y = f", torch.randn(ROWS, dtype={dtype})" if adds else ""
                 scalars = ("alpha", "beta")[:count]
                 numbers = "".join(f", {value}" for value in (ALPHA, BETA)[:count])
-                form = Form(
-                    text=text.format("A x") + (", A by columns" if by_columns else ", A by rows"),
-                    task=_NO_TASK,
-                    real=function.real,
-                    inputs=(("a", function.real), ("x", function.real), *((("y", function.real),) if adds else ())),
-                    scalars=scalars,
-                    extents=(("rows", rows), ("cols", cols)),
-                    shape=f"({rows},)",
-                    points=rows,
-                    sides=(rows, cols),
-                    values=_values(function, roles | sizes, expressions),
-                    lengths={"a": (first, second), "x": ("cols",), "y": ("rows",), "out": ("rows",)},
-                    start="y" if adds else "",
-                )
                 draws = f"return [torch.randn({shape}, dtype={dtype}), torch.randn(COLS, dtype={dtype}){y}{numbers}]"
                 extents = [(64, 64), (32, 32), (37, 37), (5, 5)] if square else [(64, 96), (32, 64), (37, 53), (5, 9)]
                 numbers_of = [{"ROWS": m, "COLS": n} for m, n in extents]
-                forms.append(_finish(form, "gemv", numbers_of, (f"return {formula}",), draws))
+                forms.append(
+                    Form(
+                        kernel="gemv",
+                        text=text.format("A x") + (", A by columns" if by_columns else ", A by rows"),
+                        real=function.real,
+                        inputs=(("a", function.real), ("x", function.real), *((("y", function.real),) if adds else ())),
+                        scalars=scalars,
+                        extents=(("rows", rows), ("cols", cols)),
+                        shape=f"({rows},)",
+                        points=rows,
+                        sides=(rows, cols),
+                        values=_values(function, roles | sizes, expressions),
+                        lengths={"a": (first, second), "x": ("cols",), "y": ("rows",), "out": ("rows",)},
+                        start="y" if adds else "",
+                        sizes=numbers_of,
+                        body=(f"return {formula}",),
+                        draws=draws,
+                    )
+                )
     return forms
 
 
@@ -331,27 +335,31 @@ def _gemm(function: Function) -> list[Form]:
                     for name in ("a", "b", *(("out",) if adds else ()))
                 ]
                 drawn += [str(value) for value in (ALPHA, BETA)[:count]]
-                form = Form(
-                    text=text.format("A B").replace("y", "C") + (", by columns" if by_columns else ", by rows"),
-                    task=_NO_TASK,
-                    real=function.real,
-                    inputs=(("a", function.real), ("b", function.real), *((("y", function.real),) if adds else ())),
-                    scalars=("alpha", "beta")[:count],
-                    extents=(("m", m), ("n", n), ("k", k)),
-                    shape=f"({n}, {m})" if by_columns else f"({m}, {n})",
-                    points=f"{m} * {n}",
-                    sides=(m, n),
-                    values=_values(function, roles | sizes, expressions),
-                    lengths={**shapes, "y": shapes["out"]},
-                    start="y" if adds else "",
-                )
                 extents = (
                     [(48, 48, 48), (32, 32, 32), (37, 37, 37), (5, 5, 5)]
                     if square
                     else [(48, 40, 56), (32, 48, 64), (19, 27, 37), (5, 3, 7)]
                 )
                 numbers = [{"M": a, "N": b, "K": c} for a, b, c in extents]
-                forms.append(_finish(form, "gemm", numbers, (f"return {formula}",), f"return [{', '.join(drawn)}]"))
+                forms.append(
+                    Form(
+                        kernel="gemm",
+                        text=text.format("A B").replace("y", "C") + (", by columns" if by_columns else ", by rows"),
+                        real=function.real,
+                        inputs=(("a", function.real), ("b", function.real), *((("y", function.real),) if adds else ())),
+                        scalars=("alpha", "beta")[:count],
+                        extents=(("m", m), ("n", n), ("k", k)),
+                        shape=f"({n}, {m})" if by_columns else f"({m}, {n})",
+                        points=f"{m} * {n}",
+                        sides=(m, n),
+                        values=_values(function, roles | sizes, expressions),
+                        lengths={**shapes, "y": shapes["out"]},
+                        start="y" if adds else "",
+                        sizes=numbers,
+                        body=(f"return {formula}",),
+                        draws=f"return [{', '.join(drawn)}]",
+                    )
+                )
     return forms
 
 
@@ -393,25 +401,6 @@ def _spmv(function: Function) -> list[Form]:
             name: name for name in ("values", "x", "out", "row_start", "columns", "alpha", "beta", "rows", "nnz")
         }
         expressions["cols"] = "rows"
-        form = Form(
-            text=text.format("A x") + ", A in CSR",
-            task=_NO_TASK,
-            real=real,
-            inputs=(
-                ("row_start", "int"), ("columns", "int"), ("values", real), ("x", real), *((("y", real),) * adds),
-            ),
-            scalars=("alpha", "beta")[:count],
-            extents=(("rows", rows), ("nnz", "values.shape[0]")),
-            shape=f"({rows},)",
-            points=rows,
-            sides=(rows,),
-            values=_values(function, roles, expressions),
-            lengths={
-                "row_start": ("rows + 1",), "columns": ("nnz",), "values": ("nnz",), "x": ("rows",), "y": ("rows",),
-                "out": ("rows",),
-            },
-            start="y" if adds else "",
-        )  # fmt: skip
         scalars = "".join(f", {value}" for value in (ALPHA, BETA)[:count])
         y = f", torch.randn(ROWS, dtype={dtype})" if adds else ""
         draws = "\n    ".join(
@@ -425,7 +414,38 @@ def _spmv(function: Function) -> list[Form]:
             )
         )
         sizes = [{"ROWS": m, "NNZ": nnz} for m, nnz in ((256, 2048), (128, 1024), (101, 1511), (5, 11))]
-        forms.append(_finish(form, "spmv", sizes, (*_CSR_BODY, f"return {formula}"), draws))
+        forms.append(
+            Form(
+                kernel="spmv",
+                text=text.format("A x") + ", A in CSR",
+                real=real,
+                inputs=(
+                    ("row_start", "int"),
+                    ("columns", "int"),
+                    ("values", real),
+                    ("x", real),
+                    *((("y", real),) * adds),
+                ),
+                scalars=("alpha", "beta")[:count],
+                extents=(("rows", rows), ("nnz", "values.shape[0]")),
+                shape=f"({rows},)",
+                points=rows,
+                sides=(rows,),
+                values=_values(function, roles, expressions),
+                lengths={
+                    "row_start": ("rows + 1",),
+                    "columns": ("nnz",),
+                    "values": ("nnz",),
+                    "x": ("rows",),
+                    "y": ("rows",),
+                    "out": ("rows",),
+                },
+                start="y" if adds else "",
+                sizes=sizes,
+                body=(*_CSR_BODY, f"return {formula}"),
+                draws=draws,
+            )
+        )
     return forms
 
 
@@ -467,27 +487,31 @@ def _jacobi(function: Function) -> list[Form]:
                 extents = [("nx", "u.shape[2]"), ("ny", "u.shape[1]"), ("nz", "u.shape[0]")]
             axes_of_u = ("nx", "ny", "nz") if x_first else ("nz", "ny", "nx")
             expressions = {"u": "u", "out": "out", "square": "nx", "one": "1", "nx": "nx", "ny": "ny", "nz": "nz"}
-            form = Form(
-                text="mean of six neighbours" + ("" if square else f", {axes_of_u[-1][1]} fastest"),
-                task=_NO_TASK,
-                real=real,
-                inputs=(("u", real),),
-                scalars=(),
-                extents=tuple(extents),
-                shape="u.shape",
-                points="u.numel()",
-                sides=tuple(expression for _, expression in extents),
-                values=_values(function, roles | sizes | repeats, expressions),
-                lengths={"u": axes_of_u, "out": axes_of_u},
-                start="u",
-            )
             draws = f"return [torch.randn({', '.join(name.upper() for name in axes_of_u)}, dtype={dtype})]"
             values = ((12, 12, 12), (8, 8, 8), (11, 11, 11), (3, 3, 3)) if square else (
                 (12, 10, 16), (8, 8, 16), (11, 9, 7), (3, 4, 5)
             )  # fmt: skip
             numbers = [{"NX": a, "NY": b, "NZ": c} for a, b, c in values]
             body = (*_AVERAGE, "out[1:-1, 1:-1, 1:-1] = inner / 6.0", "return out")
-            forms.append(_finish(form, "jacobi3d", numbers, body, draws))
+            forms.append(
+                Form(
+                    kernel="jacobi3d",
+                    text="mean of six neighbours" + ("" if square else f", {axes_of_u[-1][1]} fastest"),
+                    real=real,
+                    inputs=(("u", real),),
+                    scalars=(),
+                    extents=tuple(extents),
+                    shape="u.shape",
+                    points="u.numel()",
+                    sides=tuple(expression for _, expression in extents),
+                    values=_values(function, roles | sizes | repeats, expressions),
+                    lengths={"u": axes_of_u, "out": axes_of_u},
+                    start="u",
+                    sizes=numbers,
+                    body=body,
+                    draws=draws,
+                )
+            )
     return forms
 
 
@@ -519,20 +543,6 @@ def _cg(function: Function) -> list[Form]:
         "a": "a", "b": "b", "x": "x", "n": "n", "iterations": str(CG_ITERATIONS),
         "tolerance": CG_TOLERANCE[function.real],
     }  # fmt: skip
-    form = Form(
-        text="A x = b by conjugate gradients, A dense",
-        task=_NO_TASK,
-        real=function.real,
-        inputs=(("s", "int"), ("t", "int")),
-        scalars=(),
-        extents=(("n", "s.shape[0]"),),
-        shape="(s.shape[0],)",
-        points="s.shape[0]",
-        sides=("s.shape[0]",),
-        values=_values(function, roles, expressions),
-        lengths={"a": ("n", "n"), "b": ("n",), "x": ("n",)},
-        solver=True,
-    )
     body = (
         "s, t = s.double(), t.double()",
         "squares = (s * s).sum()",
@@ -541,7 +551,26 @@ def _cg(function: Function) -> list[Form]:
     )
     draws = "return [torch.randint(-2, 3, (N,), dtype=torch.int32), torch.randint(1, 9, (N,), dtype=torch.int32)]"
     sizes = [{"N": value} for value in (64, 32, 37, 5)]
-    return [_finish(form, "cg", sizes, body, draws, terms="N * N")]
+    return [
+        Form(
+            kernel="cg",
+            text="A x = b by conjugate gradients, A dense",
+            real=function.real,
+            inputs=(("s", "int"), ("t", "int")),
+            scalars=(),
+            extents=(("n", "s.shape[0]"),),
+            shape="(s.shape[0],)",
+            points="s.shape[0]",
+            sides=("s.shape[0]",),
+            values=_values(function, roles, expressions),
+            lengths={"a": ("n", "n"), "b": ("n",), "x": ("n",)},
+            solver=True,
+            sizes=sizes,
+            body=body,
+            draws=draws,
+            terms="N * N",
+        )
+    ]
 
 
 KERNELS: Final[dict[str, StudyKernel]] = {

@@ -59,14 +59,20 @@ ASKABLE: Final = tuple(item.name for item in MODELS.values() if not item.refusal
 _RULES: Final = tuple(
     (name, re.compile(pattern, re.MULTILINE | re.IGNORECASE))
     for name, pattern in (
-        ("triton", r"^\s*@triton\.|^\s*import\s+triton\b"),
+        ("triton", r"^[ \t]*@triton\.|^[ \t]*import\s+triton\b"),
         ("pycuda", r"\bpycuda\b"),
-        ("cupy", r"^\s*import\s+cupy\b|\bcupy\."),
-        ("numba", r"^\s*(?:from|import)\s+numba\b|^\s*@(?:numba\.)?(?:n?jit|cuda\.jit|vectorize)\b"),
-        ("numpy", r"^\s*(?:from|import)\s+numpy\b"),
-        ("python", r"^\s*(?:from\s+[\w.]+\s+)?import\s+\w+\s*$|^\s*def\s+\w+\s*\([^)]*\)\s*(?:->[^:]*)?:"),
-        ("julia", r"^\s*using\s+[A-Z]\w*\s*$|^\s*function\s+\w+!?\s*\([^)]*\)\s*$|\bThreads\.@threads\b"),
-        ("fortran", r"^\s*(?:pure\s+)?subroutine\s+\w+|^\s*program\s+\w+\s*$|^\s*end\s*(?:do|subroutine|program)\b"),
+        ("cupy", r"^[ \t]*import\s+cupy\b|\bcupy\."),
+        ("numba", r"^[ \t]*(?:from|import)\s+numba\b|^[ \t]*@(?:numba\.)?(?:n?jit|cuda\.jit|vectorize)\b"),
+        ("numpy", r"^[ \t]*(?:from|import)\s+numpy\b"),
+        (
+            "python",
+            r"^[ \t]*(?:from\s+[\w.]+\s+)?import\s+\w+\s*$|^[ \t]*def\s+\w+\s*\([^)]{0,1000}\)\s*(?:->[^:]{0,200})?:",
+        ),
+        ("julia", r"^[ \t]*using\s+[A-Z]\w*\s*$|^[ \t]*function\s+\w+!?\s*\([^)]{0,1000}\)\s*$|\bThreads\.@threads\b"),
+        (
+            "fortran",
+            r"^[ \t]*(?:pure\s+)?subroutine\s+\w+|^[ \t]*program\s+\w+\s*$|^[ \t]*end\s*(?:do|subroutine|program)\b",
+        ),
         ("kokkos", r"\bKokkos::"),
         ("sycl", r"\bsycl::|<(?:CL/)?sycl"),
         ("opencl", r"\b__kernel\b|\bclCreate\w+"),
@@ -74,13 +80,14 @@ _RULES: Final = tuple(
         ("cuda", r"\b__global__\b"),
         ("thrust", r"\bthrust::|<thrust/"),
         ("cuda", r"<<<|\bcuda(?:Malloc|Memcpy|Free)\w*\s*\(|\bcu(?:blas|sparse)\w*\s*\("),
-        ("openacc", r"^\s*#\s*pragma\s+acc\b"),
-        ("openmp-offload", r"^\s*#\s*pragma\s+omp\s+(?:\w+\s+)*target\b"),
-        ("openmp", r"^\s*#\s*pragma\s+omp\b|\bomp_get_\w+"),
-        ("serial", r"\w+\s*\([^;{}]*\)\s*(?:const\s*)?\{"),
+        ("openacc", r"^[ \t]*#\s*pragma\s+acc\b"),
+        ("openmp-offload", r"^[ \t]*#\s*pragma\s+omp\s+(?:\w+\s+)*target\b"),
+        ("openmp", r"^[ \t]*#\s*pragma\s+omp\b|\bomp_get_\w+"),
+        ("serial", r"\w\s*\([^;{}]{0,1000}\)\s*(?:const\s*)?\{"),
     )
 )
-"""The first rule that fits decides; comments are no code. A lone include of a header is no use of it."""
+"""The first rule that fits decides; comments are no code. A lone include of a header is no use of it. Lists of
+parameters are bounded, so that no text takes long."""
 
 
 def programming_model(code: str) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 
@@ -10,7 +11,7 @@ import pytest
 
 from kernelforge.errors import UsageError
 from kernelforge.metrics import codebleu
-from kernelforge.metrics.codebleu import CodeLanguage
+from kernelforge.metrics.codebleu import CodeLanguage, uncommented
 from tests.metrics.record_codebleu import FILE, TEXTS
 
 KERNEL = """
@@ -72,6 +73,15 @@ def test_keywords_weigh_five_times_as_much() -> None:
     assert keyword.ngram == pytest.approx(word.ngram)
     # One of the order of single tokens is 1 of 1.8, or 0.2 of it; the other orders are equal.
     assert keyword.weighted_ngram / word.weighted_ngram == pytest.approx(5**0.25)
+
+
+@pytest.mark.parametrize(
+    "text", ["int a; /* open", "/* closed */ int a; /* '*' /* open", '"/*" // x /*', "/*/ a", "'/*'"]
+)
+def test_a_comment_that_is_not_closed_is_none(text: str) -> None:
+    blank = re.sub(r"//.*?$|/\*.*?\*/|('(?:\\.|[^\\'])*'|\"(?:\\.|[^\\\"])*\")", r"\1", text, flags=re.S | re.M)
+    assert uncommented(text).split() == blank.split()
+    assert len(uncommented(text + "\n" + "/* " * 80_000)) > 200_000
 
 
 @pytest.mark.parametrize("text", ["", "x = ;", "__global__ void k(", "a" * 5000, "≠ ü = 'x", "if (a) else else"])

@@ -250,7 +250,9 @@ def test_the_bleu_of_a_text_to_earlier_ones_is_that_of_each_pair() -> None:
         earlier, alike_pairs = EarlierTexts(), 0
         for number, text in enumerate(counted):
             expected = {other: sentence_bleu(text, [counted[other]]) for other in range(number)}
-            expected = {other: bleu for other, bleu in expected.items() if bleu > 0 and bleu >= least}
-            assert earlier.add(text, least) == pytest.approx(expected)
+            expected = {other: bleu for other, bleu in expected.items() if bleu >= least}
+            assert earlier.bleu(text, least) == pytest.approx(expected)
+            earlier.add(text)
             alike_pairs += len(expected)
-        assert 0 < alike_pairs < len(texts) * (len(texts) - 1) / 2
+        assert 0 < alike_pairs <= len(texts) * (len(texts) - 1) / 2
+        assert (least == 0) == (alike_pairs == len(texts) * (len(texts) - 1) / 2)

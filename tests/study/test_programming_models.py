@@ -46,6 +46,14 @@ def test_a_code_has_the_model_that_it_uses(code: str, model: str | None) -> None
     assert programming_model(code) == model
 
 
+@pytest.mark.parametrize(
+    "part",
+    ["\n", "def f(", "def f() -> x\n", "function f(\n", "a(", "a() ", "/* ", "#pragma omp a\n", "from a import "],
+)
+def test_no_text_takes_long(part: str) -> None:
+    assert programming_model(part * (200_000 // len(part))) in (None, "openmp")
+
+
 def test_only_models_that_are_judged_as_what_they_are_can_be_asked_for() -> None:
     assert ASKABLE == ("cuda", "openmp")
     for name, model in MODELS.items():

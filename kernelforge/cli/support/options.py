@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from kernelforge.capture.client import Source
+    from kernelforge.llm.providers import Providers
     from kernelforge.records import Budget, Limits, LLMSettings, MeasureSettings, Task
     from kernelforge.sandbox import Zygote
     from kernelforge.store import Store
@@ -278,8 +279,39 @@ def llm_settings(texts: Sequence[str] | None, base_url: str | None, prices: Path
 
 PATTERNS = "this task, 1/23, level1, D* (CudaForge's 25), or a pattern such as '*softmax*'"
 
+
+def check_coder(providers: Providers, coder: str, dollars: float | None) -> None:
+    """Refuse a Coder that cannot be called, or whose price is unknown where a budget is in dollars.
+
+    Raises:
+        UsageError: it is refused; the message says what to do.
+    """
+    providers.check(coder)
+    if dollars is not None and not providers.price_known(coder):
+        raise UsageError(f"a dollar budget cannot be held: the price of {coder!r} is unknown; give it with --prices")
+
+
 SuiteArgument = Annotated[
     str, typer.Argument(metavar="[SUITE]", help="Name of a shipped suite, or the path of a suite's folder.")
+]
+SeedOption = Annotated[
+    int | None, typer.Option("--seed", min=0, help="Seed of the inputs; a fresh, secret one if left out.")
+]
+BaseUrlOption = Annotated[
+    str | None, typer.Option("--base-url", metavar="URL", help="OpenAI-compatible server of 'openai:' models.")
+]
+LLMOption = Annotated[
+    list[str] | None,
+    typer.Option("--llm", metavar="NAME=VALUE", help="How models are called, such as concurrency=20; repeat for more."),
+]
+PricesOption = Annotated[
+    Path | None, typer.Option("--prices", metavar="FILE", help="Prices of models: TOML, dollars a million tokens.")
+]
+TokensOption = Annotated[
+    int | None, typer.Option("--tokens", min=1, help="Start no call of a model after this many tokens.")
+]
+DollarsOption = Annotated[
+    float | None, typer.Option("--dollars", help="Start no call of a model after this many dollars.")
 ]
 OnlyOption = Annotated[
     list[str] | None,
@@ -424,6 +456,11 @@ def write_text(text: str, output: Path | None) -> None:
         typer.echo(text, nl=not text.endswith("\n"))
         return
     write_bytes(text.encode("utf-8", "backslashreplace"), output)
+
+
+def write_rows(rows: Iterable[BaseModel], output: Path) -> None:
+    """Write records as JSON lines."""
+    write_text("".join(f"{row.model_dump_json()}\n" for row in rows), output)
 
 
 def write_bytes(content: bytes, output: Path) -> None:

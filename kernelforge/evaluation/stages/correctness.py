@@ -161,8 +161,10 @@ class CorrectnessStage:
         Raises:
             StageFailed: an output is wrong.
         """
+        if self._has_many_operations:
+            return
         runs = self._runs
-        for check in () if self._has_many_operations else tuple(self._work.checks):
+        for check in tuple(self._work.checks):
             if check.status != "passed":
                 continue
             size, families, worst = runs.task.size(check.size), list(check.families), check.error or 0.0
