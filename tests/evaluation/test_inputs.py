@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from kernelforge.evaluation.oracle.worker import reference_runner
 from kernelforge.evaluation.oracle.worker.inputs import FAMILIES, derived_seed, draw_inputs, families_of
 from kernelforge.evaluation.oracle.worker.reference import Value
 from kernelforge.evaluation.oracle.worker.reference_runner import ReferenceRunner
@@ -120,3 +121,16 @@ def test_a_family_is_scaled_down_until_the_outputs_are_no_longer_saturated() -> 
 def test_a_family_that_saturates_the_outputs_at_every_scale_is_left_out() -> None:
     scales = ReferenceRunner(make_task("torch.relu(a.amin(1, keepdim=True)) + 1", "torch.rand(64, 64)")).scales("small")
     assert tuple(scales) == ("task", "edge")
+
+
+def test_families_are_not_tried_at_a_full_size_of_many_operations(monkeypatch: pytest.MonkeyPatch) -> None:
+    reckoner = ReferenceRunner(make_task("a @ a", "torch.randn(32, 32)"))
+    tried = set(reckoner.scales("hidden_same"))
+    monkeypatch.setattr(reference_runner, "PROBE_OPERATIONS", 2 * 32**3 - 1)
+    ran: list[str] = []
+    monkeypatch.setattr(reckoner, "_admitted_scale", lambda size, *_: ran.append(size))
+    reckoner.know({"small": dict.fromkeys(tried, 1.0)})
+    assert tuple(reckoner.scales("full")) == ("task", "normal")
+    assert not ran
+    monkeypatch.setattr(reference_runner, "PROBE_OPERATIONS", 2 * 32**3)
+    assert set(ReferenceRunner(reckoner.task).scales("full")) == tried

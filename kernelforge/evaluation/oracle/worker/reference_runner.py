@@ -24,6 +24,7 @@ from kernelforge.evaluation.oracle.worker.inputs import (
     integer_profile,
 )
 from kernelforge.evaluation.oracle.worker.reference import Reference, Value, outline_of, to_device, weights_up_to
+from kernelforge.evaluation.oracle.worker.reference_facts import facts_at
 from kernelforge.evaluation.oracle.worker.sequential_sums import SequentialSums
 from kernelforge.evaluation.oracle.worker.tiles import FewSlices, Tiles, draw_tiles, weight_tiles
 from kernelforge.evaluation.oracle.worker.tolerance import Expected, expected_output, pieces
@@ -34,6 +35,10 @@ from kernelforge.tasks import evaluate_expression, parse_task_file, size_source
 
 PROBE_LIMIT: Final = 1 << 20
 """Sizes with more input elements than this are checked on the plain families only, as the small size admits them."""
+
+PROBE_OPERATIONS: Final = 2_000_000_000
+"""The same of a full size whose reference takes more operations than this: to see which families torch passes there
+runs it some thirty times, before a stage has decided whether it may be run at all."""
 
 LARGE_WEIGHTS: Final = 1 << 30
 """A reference with more bytes of parameters is not constructed only to be described."""
@@ -314,7 +319,7 @@ class ReferenceRunner:
     def scales(self, size: str) -> dict[str, float]:
         """Admitted families of a size, each with the factor at which torch itself passes; the task's own first."""
         if size not in self._scales:
-            if size != "small" and self._elements(self._outlined(size)) > PROBE_LIMIT:
+            if size != "small" and self._is_dear_to_probe(size):
                 small = self.scales("small")
                 self._scales[size] = {family: small[family] for family in _PLAIN_FAMILIES if family in small}
             else:
@@ -328,6 +333,14 @@ class ReferenceRunner:
                         factors[family] = scale
                 self._scales[size] = factors
         return self._scales[size]
+
+    def _is_dear_to_probe(self, size: str) -> bool:
+        """Whether a size has so many elements or operations that it is checked on families of the small one."""
+        if self._elements(self._outlined(size)) > PROBE_LIMIT:
+            return True
+        if size != "full":
+            return False
+        return facts_at(self.described(size), size, self.task.policy.mutates, fake=True).flops > PROBE_OPERATIONS
 
     def _outlined(self, size: str) -> tuple[Value, ...]:
         """Inputs of a size as shapes where the task file lets that: drawing gigabytes to count them takes seconds."""
