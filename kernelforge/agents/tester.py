@@ -2,11 +2,16 @@
 
 After the Tester of MuSL (QiMeng-MuPa), which writes tests together with the programs that it checks. Here a test is a
 restricted plan for inputs alone; what must come out of them is the oracle's business, so a wrong test cannot exist.
+
+What tests are worth is measured by mutation: references with one fault in them, which the task's own inputs do not
+show. A Tester's score is the share of these that its tests reject.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -15,11 +20,15 @@ from kernelforge.agents.prompting.render import shipped_page
 from kernelforge.agents.prompts import tester_prompt
 from kernelforge.agents.reply_forms import read_form
 from kernelforge.errors import CandidateError, PlanError, SandboxError
+from kernelforge.evaluation.audit.results import TestedMutant
 from kernelforge.evaluation.evaluator import TaskOracle
 from kernelforge.evaluation.generators.parser import MAX_GENERATORS, parse_generator
-from kernelforge.evaluation.oracle.client import GeneratorFinding
+from kernelforge.evaluation.oracle.client import GeneratorFinding, MutantTest, Oracle
 from kernelforge.llm.base import Answerer, Question
-from kernelforge.records import InputGenerator, Message, Task
+from kernelforge.records import InputGenerator, Message, Task, TensorSpec
+
+MOST_MUTANTS: Final = 60
+"""Mutants of one task on which tests are scored, as many as the audit runs."""
 
 
 class TesterForm(BaseModel):
@@ -97,15 +106,110 @@ def agree_on_tests(
         ProviderError: the Tester cannot be asked.
     """
     reply = tester.propose(brief)
-    tried = tuple(_try(proposed, tester.name, brief, oracle) for proposed in reply.generators[:MAX_GENERATORS])
-    return tried, reply.messages
+    inputs = brief.facts.at("small").inputs
+    return try_tests(reply.generators, tester.name, brief.task, inputs, oracle), reply.messages
 
 
-def _try(proposed: GeneratorForm, provider: str, brief: TaskContext, oracle: TaskOracle) -> InputGenerator:
-    sizes = [size.name for size in brief.task.sizes if size.name != "full"]
+@dataclass(frozen=True)
+class TesterScore:
+    """What a Tester's tests are worth: the mutants of a task that they reject, of those that need other inputs."""
+
+    tests: tuple[InputGenerator, ...]
+    """Those proposed; the admitted ones are scored."""
+    mutants: tuple[TestedMutant, ...]
+
+    @property
+    def counted(self) -> tuple[TestedMutant, ...]:
+        """Mutants that the task's own inputs do not reject, and others do: those of the check, or of these tests."""
+        return tuple(mutant for mutant in self.mutants if not mutant.by_first and (mutant.by_tests or mutant.by_check))
+
+    @property
+    def rejected(self) -> tuple[TestedMutant, ...]:
+        """Those of :attr:`counted` that the tests reject."""
+        return tuple(mutant for mutant in self.counted if mutant.by_tests)
+
+    @property
+    def score(self) -> float | None:
+        """Share of :attr:`counted` that the tests reject; None where there are no such mutants."""
+        return len(self.rejected) / len(self.counted) if self.counted else None
+
+
+def score_tester(
+    brief: TaskContext, tester: Tester, oracle: Oracle, most: int = MOST_MUTANTS
+) -> tuple[TesterScore, tuple[Message, ...]]:
+    """Ask a Tester for generators, and score them on mutants of the task.
+
+    Args:
+        brief: what the Tester may know of the task.
+        tester: who proposes.
+        oracle: the task's own.
+        most: how many mutants are run at most.
+
+    Returns:
+        The score, and what was said.
+
+    Raises:
+        BudgetExhausted: a budget is spent.
+        ProviderError: the Tester cannot be asked.
+        TaskError: the reference cannot be run or judged.
+    """
+    tests, messages = agree_on_tests(brief, tester, oracle)
+    return score_tests(tests, brief.facts.at("small").inputs, oracle, most), messages
+
+
+def score_tests(
+    tests: Sequence[InputGenerator],
+    inputs: Sequence[TensorSpec | int | float | bool | None],
+    oracle: Oracle,
+    most: int = MOST_MUTANTS,
+) -> TesterScore:
+    """Score generators that were tried already on at most ``most`` mutants of the oracle's task.
+
+    Args:
+        tests: as :func:`try_tests` gives them.
+        inputs: specs of the task's inputs at the size ``small``.
+        oracle: the task's own.
+        most: how many mutants are run at most.
+
+    Raises:
+        TaskError: the reference cannot be run or judged.
+    """
+    admitted = [
+        MutantTest(test.name, parse_generator(test.plan, inputs), test.sizes) for test in tests if test.admitted
+    ]
+    return TesterScore(tuple(tests), oracle.tested_mutants(most, admitted))
+
+
+def try_tests(
+    proposed: Sequence[GeneratorForm],
+    provider: str,
+    task: Task,
+    inputs: Sequence[TensorSpec | int | float | bool | None],
+    oracle: TaskOracle,
+) -> tuple[InputGenerator, ...]:
+    """Try generators at every size but ``full``: each with the sizes where torch passes, or the reason why at none.
+
+    Args:
+        proposed: generators; at most :data:`MAX_GENERATORS` are tried.
+        provider: who proposed them.
+        task: the oracle's.
+        inputs: specs of the task's inputs at the size ``small``.
+        oracle: the task's own.
+    """
+    return tuple(_try(each, provider, task, inputs, oracle) for each in proposed[:MAX_GENERATORS])
+
+
+def _try(
+    proposed: GeneratorForm,
+    provider: str,
+    task: Task,
+    inputs: Sequence[TensorSpec | int | float | bool | None],
+    oracle: TaskOracle,
+) -> InputGenerator:
+    sizes = [size.name for size in task.sizes if size.name != "full"]
     reason, passed = "", tuple[str, ...]()
     try:
-        recipe = parse_generator(proposed.plan, brief.facts.at("small").inputs)
+        recipe = parse_generator(proposed.plan, inputs)
         outcomes = oracle.try_generator(proposed.name, recipe, sizes)
     except PlanError as error:
         reason = str(error)
@@ -113,7 +217,7 @@ def _try(proposed: GeneratorForm, provider: str, brief: TaskContext, oracle: Tas
         reason = f"the reference did not survive such inputs: {error}"
     else:
         passed = tuple(outcome.size for outcome in outcomes if outcome.ok)
-        reason = _refusal(outcomes, brief.task)
+        reason = _refusal(outcomes, task)
     return InputGenerator(
         name=proposed.name, plan=proposed.plan, provider=provider, admitted=bool(passed), reason=reason, sizes=passed
     )

@@ -1,4 +1,4 @@
-"""``kernelforge tasks``: list, show, check, audit and import tasks."""
+"""``kernelforge tasks``: list, show, check, audit and import tasks; score Testers on them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,22 @@ import typer
 from kernelforge.cli.support.options import (
     DEFAULT_RESULTS,
     AllOption,
+    BaseUrlOption,
+    DollarsOption,
     JobsOption,
     JsonOption,
+    LLMOption,
     OnlyOption,
+    PricesOption,
     ResultsOption,
     SuiteArgument,
     TimeoutOption,
+    TokensOption,
     UnconfinedOption,
+    budget_of,
+    check_coder,
     console,
+    llm_settings,
     open_store,
     oracle_zygote,
     print_broken,
@@ -250,4 +258,82 @@ def audit(
             out.print(fault_table(view).to_rich())
             out.print(audit_suite_table(view).to_rich())
         out.print(audit_verdict(view))
+    raise typer.Exit(0 if view.ok and not selection.broken else 1)
+
+
+@app.command("score-tester")
+def score_tester(
+    suite: SuiteArgument = "core",
+    task: OnlyOption = None,
+    every: AllOption = False,
+    tester: Annotated[
+        str, typer.Option("--tester", metavar="AGENT", help="Agent that proposes test inputs: builtin, or a model.")
+    ] = "builtin",
+    jobs: JobsOption = 1,
+    most: Annotated[
+        int, typer.Option("--most", metavar="N", min=1, help="Mutants of each task, spread over the kinds of faults.")
+    ] = 60,
+    base_url: BaseUrlOption = None,
+    llm: LLMOption = None,
+    prices: PricesOption = None,
+    tokens: TokensOption = None,
+    dollars: DollarsOption = None,
+    timeout: TimeoutOption = 60.0,
+    allow_unconfined: UnconfinedOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Score a Tester: the share of faults that its inputs show, of those that the tasks' own inputs do not.
+
+    Leaves with 1 if a task could not be scored.
+    """
+    from contextlib import closing
+
+    from kernelforge.agents import BUILTIN
+    from kernelforge.agents.tester import score_tester as score
+    from kernelforge.cli.run import stopping
+    from kernelforge.devices import make_device
+    from kernelforge.errors import KernelForgeError
+    from kernelforge.evaluation.oracle.client import Oracle
+    from kernelforge.evaluation.suite_checks import parallel_map
+    from kernelforge.llm.providers import Providers
+    from kernelforge.report.terminal.audit import tester_lines, tester_verdict
+    from kernelforge.report.views.audit import TesterRow, tester_row, tester_view
+    from kernelforge.run.budget import RunBudget, StopSignal
+    from kernelforge.run.proposals import make_tester
+    from kernelforge.run.task_loop import make_oracle_context
+
+    selection = select_tasks(suite, task, every)
+    print_broken(selection)
+    stop = StopSignal()
+    budget = RunBudget(budget_of(None, None, None, tokens, dollars, None), stop=stop)
+    out, rows = console(), list[TesterRow]()
+    with (
+        closing(Providers(llm_settings(llm, base_url, prices, "keep"), stopped=budget.out_of_time)) as providers,
+        stopping(stop),
+    ):
+        if tester != BUILTIN:
+            check_coder(providers, tester, dollars)
+        # It is described in prompts, and not started.
+        with oracle_zygote(allow_unconfined) as zygote, closing(make_device("emulated")) as device:
+
+            def scored(selected: Task) -> TesterRow:
+                meter = budget.task()
+                try:
+                    meter.check()
+                    with Oracle(zygote, selected, reply_s=timeout) as oracle:
+                        context = make_oracle_context(selected, oracle.facts(), oracle, device)
+                        result, _ = score(context, make_tester(tester, providers, meter), oracle, most)
+                except KernelForgeError as error:
+                    return tester_row(selected.suite, selected.name, None, str(error))
+                return tester_row(selected.suite, selected.name, result, "")
+
+            for row in parallel_map(scored, [selected for _, selected in selection.tasks], jobs):
+                rows.append(row)
+                if not as_json:
+                    out.print(tester_lines(row), soft_wrap=True)
+    view = tester_view(tester, rows)
+    if as_json:
+        print_json(view)
+    else:
+        out.print(tester_verdict(view), soft_wrap=True)
     raise typer.Exit(0 if view.ok and not selection.broken else 1)

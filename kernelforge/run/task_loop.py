@@ -29,8 +29,10 @@ from kernelforge.errors import (
 from kernelforge.evaluation.evaluator import (
     BegunEvaluation,
     CandidateEvaluator,
+    DeviceFacts,
     EvaluationResult,
     SharedEvaluations,
+    TaskOracle,
 )
 from kernelforge.evaluation.oracle.task_context import public_facts, shape_invariants
 from kernelforge.evaluation.pool import RunPool
@@ -49,6 +51,7 @@ from kernelforge.records import (
     Operator,
     Run,
     Task,
+    TaskFacts,
     TuneTrial,
     Verdict,
     content_hash,
@@ -556,15 +559,25 @@ class TaskLoop:
 
 def make_task_context(evaluator: CandidateEvaluator, language: LanguageChoice = "cuda") -> TaskContext:
     """Context of a task for agents, without lessons."""
-    task, facts = evaluator.task, evaluator.facts
+    return make_oracle_context(evaluator.task, evaluator.facts, evaluator.oracle, evaluator.device, language)
+
+
+def make_oracle_context(
+    task: Task, facts: TaskFacts, oracle: TaskOracle, device: DeviceFacts, language: LanguageChoice = "cuda"
+) -> TaskContext:
+    """Context of a task for agents where nothing is evaluated, so that the device need not be started.
+
+    Args:
+        facts: of all sizes; agents see those of the public ones.
+    """
     return TaskContext(
         task=task,
         facts=public_facts(facts),
         shared=shape_invariants(task, facts),
-        graph=evaluator.oracle.trace("full"),
-        small_graph=evaluator.oracle.trace("small"),
-        device=evaluator.device.describe(),
-        spec=evaluator.device.spec,
+        graph=oracle.trace("full"),
+        small_graph=oracle.trace("small"),
+        device=device.describe(),
+        spec=device.spec,
         language=language,
     )
 

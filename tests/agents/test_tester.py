@@ -11,6 +11,7 @@ import pytest
 from kernelforge.agents import GeneratorForm, tester
 from kernelforge.agents.base import TaskContext
 from kernelforge.errors import CandidateError
+from kernelforge.evaluation.audit import results
 from kernelforge.evaluation.generators.parser import MAX_GENERATORS, parse_generator
 from kernelforge.evaluation.oracle.client import Oracle
 from kernelforge.hardware.specs import H100
@@ -174,6 +175,47 @@ def test_the_built_in_tester_proposes_what_the_oracle_admits(zygote: Zygote, tas
     prompt, answer = messages
     assert [item.plan for item in tester.parse_tests(answer.content)] == [item.plan for item in agreed]
     assert "# Input generators" in prompt.content
+
+
+FAR_BELOW = {
+    "name": "far_below",
+    "why": "a maximum starts at 0",
+    "plan": "def inputs(x):\n    return uniform(-900, -800)\n",
+}
+SAME = {"name": "same", "why": "w", "plan": "def inputs(x):\n    return x + 0\n"}
+
+
+def scored(zygote: Zygote, *generators: dict[str, str]) -> tester.TesterScore:
+    script = tester.LLMTester("script", Script(reply(*generators)))
+    with Oracle(zygote, load_task("core/softmax")) as oracle:
+        score, messages = tester.score_tester(workbench.brief("softmax"), script, oracle, most=30)
+    assert [message.role for message in messages] == ["prompt", "reply"]
+    return score
+
+
+def test_a_tester_is_scored_on_faults_that_the_tasks_own_inputs_do_not_show(zygote: Zygote) -> None:
+    score = scored(zygote, FAR_BELOW, SAME, BAD)
+    assert [test.admitted for test in score.tests] == [True, False, False]
+    assert len(score.mutants) == 30
+    rejected = {mutant.mutant: mutant.by_tests for mutant in score.rejected}
+    assert rejected["no-max@_softmax"] == ("far_below",)
+    assert set(rejected.values()) == {("far_below",)}
+    assert score.score == len(score.rejected) / len(score.counted)
+    assert 0 < score.score < 1
+
+
+def test_tests_that_are_all_refused_have_the_lowest_score(zygote: Zygote) -> None:
+    score = scored(zygote, BAD, NAN)
+    assert score.counted
+    assert score.score == 0.0
+
+
+def test_where_every_fault_shows_on_the_tasks_own_inputs_there_is_no_score() -> None:
+    shown = results.TestedMutant(mutant="a", fault="removed", by_first=True, by_check=True)
+    equivalent = results.TestedMutant(mutant="b", fault="removed", by_first=False, by_check=False)
+    assert tester.TesterScore((), (shown, equivalent)).score is None
+    only_tests = results.TestedMutant(mutant="c", fault="removed", by_first=False, by_tests=("t",), by_check=False)
+    assert tester.TesterScore((), (shown, equivalent, only_tests)).score == 1.0
 
 
 def test_a_model_is_a_tester_by_its_specification(tmp_path: Path) -> None:

@@ -50,8 +50,8 @@ def test_the_verbs_are_these():
         "prompts show", "report", "resume",
         "reward list", "reward recompute", "run", "select-metrics", "serve", "show", "skill install",
         "splice", "strategies", "study codex", "submit", "tasks audit", "tasks check",
-        "tasks import", "tasks list", "tasks show", "tasks suites", "token create", "token limit", "token list",
-        "token revoke", "token rotate",
+        "tasks import", "tasks list", "tasks score-tester", "tasks show", "tasks suites",
+        "token create", "token limit", "token list", "token revoke", "token rotate",
         "translate", "view",
     ]  # fmt: skip
 

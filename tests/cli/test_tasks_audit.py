@@ -1,4 +1,4 @@
-"""``kernelforge tasks audit`` and ``tasks check`` on a suite of four tasks, in the jail."""
+"""``kernelforge tasks audit``, ``tasks check`` and ``tasks score-tester`` on a suite of four tasks, in the jail."""
 
 from __future__ import annotations
 
@@ -109,3 +109,32 @@ def test_tasks_are_checked_side_by_side_in_their_order(cli, suite):
     assert data["refused"] == ["broken"]
     assert data["findings"][0]["task"] == "positive"
     assert "no_such_method" in data["findings"][-1]["text"]
+
+
+def test_a_tester_is_scored_and_a_broken_task_is_one_line(cli, suite):
+    done = cli("tasks", "score-tester", str(suite), "--task", "positive", "--task", "broken", "--most", "6")
+    assert done.code == 1  # one task could not be scored
+    (broken,) = (line for line in done.out.splitlines() if "no_such_method" in line)
+    assert broken.startswith("mine/broken")
+    verdict = done.out.splitlines()[-1]
+    assert verdict.startswith("builtin: 2 of 2 tests admitted; ")
+    assert verdict.endswith("6 faults in 2 tasks; 1 tasks FAILED")
+
+
+def test_the_scores_of_a_tester_for_programs(cli, suite):
+    done = cli("tasks", "score-tester", str(suite), "--task", "positive", "--json")
+    assert done.code == 0
+    data = done.json()
+    (row,) = data["tasks"]
+    assert [test["name"] for test in row["tests"]] == ["far_below_zero", "few_values"]
+    assert row["tests"][0]["plan"].startswith("def inputs(x0):")
+    assert 0 < row["rejected"] <= max(test["rejected"] for test in row["tests"]) * 2
+    assert row["counted"] == row["rejected"] + len(row["missed"])
+    assert data["score"] == row["score"] == row["rejected"] / row["counted"]
+
+
+def test_a_tester_that_cannot_be_asked_is_one_line(cli, suite):
+    done = cli("tasks", "score-tester", str(suite), "--tester", "nobody:model")
+    assert done.code == 2
+    assert done.out == ""
+    assert "there is no provider 'nobody:model'" in done.err

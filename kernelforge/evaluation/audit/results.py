@@ -34,6 +34,25 @@ class MutantOutcome(Record):
         return self
 
 
+class TestedMutant(Record):
+    """One mutant, and which inputs reject it: the task's own, a Tester's, any that a candidate is checked on."""
+
+    mutant: str = Field(max_length=300)
+    fault: str = Field(max_length=80)
+    by_first: bool
+    """The task's own inputs reject it, at one of the sizes that are checked. The others are not tried then."""
+    by_tests: tuple[str, ...] = ()
+    """Names of the generators whose inputs reject it, where the task's own do not."""
+    by_check: bool
+    """The check rejects it without a generator: on the task's own inputs, or on another family."""
+
+    @model_validator(mode="after")
+    def _first_inputs_are_of_the_check(self) -> TestedMutant:
+        if self.by_first and (self.by_tests or not self.by_check):
+            raise ValueError("what the task's own inputs reject is rejected by the check, and tried on no generator")
+        return self
+
+
 class TaskAudit(Record):
     """Every mutant of one task that was run."""
 

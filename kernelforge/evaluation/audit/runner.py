@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -26,7 +26,8 @@ from kernelforge.evaluation.audit.injection import (
     unchanged,
 )
 from kernelforge.evaluation.audit.mutants import Mutant, mutants_of, select_evenly
-from kernelforge.evaluation.audit.results import MutantOutcome, TaskAudit
+from kernelforge.evaluation.audit.results import MutantOutcome, TaskAudit, TestedMutant
+from kernelforge.evaluation.generators.recipe import TEST_PREFIX
 from kernelforge.evaluation.oracle.worker.comparison import Got
 from kernelforge.evaluation.oracle.worker.reference import Reference, Value
 from kernelforge.evaluation.oracle.worker.reference_runner import InputDraw, ReferenceRunner
@@ -118,6 +119,18 @@ class Trial:
             raise MutationNotApplicable(str(error)) from error
 
 
+@dataclass(frozen=True)
+class _Judgement:
+    """One mutant on some draws, up to the first that rejects it."""
+
+    ran: bool
+    """Whether the fault exists on one of them."""
+    rejected: tuple[str, str] | None
+    """Size and family of the draw that rejects it."""
+    equal: bool
+    """It gave the reference's very bits until then."""
+
+
 class MutationAudit:
     """The audit of one task."""
 
@@ -151,9 +164,52 @@ class MutationAudit:
         mutants = mutants_of(recorder.leading_to(outputs), weights, trial.inputs, trial.outputs)
         return list({mutant.name: mutant for mutant in mutants}.values())
 
+    def tested(self, most: int, tests: Mapping[str, Sequence[str]]) -> tuple[TestedMutant, ...]:
+        """Which inputs reject each of at most ``most`` mutants.
+
+        Args:
+            most: how many mutants are run, the same as of :meth:`audit`.
+            tests: names of generators in force, each with the sizes at which it was admitted.
+
+        Raises:
+            TaskError: the reference cannot be run or judged.
+        """
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return tuple(self._tested(mutant, tests) for mutant in select_evenly(self._mutants(), most))
+
+    def _tested(self, mutant: Mutant, tests: Mapping[str, Sequence[str]]) -> TestedMutant:
+        # The same seeds for all: a generator that returns the task's own inputs rejects nothing that they do not.
+        first = [(size, "task") for size in self._sizes]
+        if self._judge(mutant, first).rejected:
+            return TestedMutant(mutant=mutant.name, fault=mutant.fault.name, by_first=True, by_check=True)
+        others = [pair for pair in self._families() if pair not in first]
+        by_tests = tuple(
+            name
+            for name, sizes in tests.items()
+            if self._judge(mutant, [(size, f"{TEST_PREFIX}{name}") for size in sizes]).rejected
+        )
+        return TestedMutant(
+            mutant=mutant.name,
+            fault=mutant.fault.name,
+            by_first=False,
+            by_tests=by_tests,
+            by_check=self._judge(mutant, others).rejected is not None,
+        )
+
     def _outcome(self, mutant: Mutant) -> MutantOutcome:
+        judgement = self._judge(mutant, self._families())
+        if judgement.rejected is not None:
+            size, family = judgement.rejected
+            return self._report(mutant, "killed", size=size, family=family)
+        if judgement.ran:
+            return self._report(mutant, "survived", bitwise_equal=judgement.equal)
+        return self._report(mutant, "invalid")
+
+    def _judge(self, mutant: Mutant, families: Iterable[tuple[str, str]]) -> _Judgement:
+        """Run a mutant on the draws of some families, each with its size, until one rejects it."""
         ran, equal = False, True
-        for size, family, number in self._draws():
+        for size, family, number in self._draws(families):
             drawn, trial = self._trial(size, family, number)
             try:
                 outputs = trial.run(mutant)
@@ -163,9 +219,9 @@ class MutationAudit:
                 continue
             ran = True
             if not self._reckoner.compare(drawn, [Got.of(output) for output in outputs]).ok:
-                return self._report(mutant, "killed", size=size, family=family)
+                return _Judgement(ran, (size, family), equal)
             equal = equal and all(_same_bits(a, b) for a, b in zip(outputs, trial.outputs, strict=True))
-        return self._report(mutant, "survived", bitwise_equal=equal) if ran else self._report(mutant, "invalid")
+        return _Judgement(ran, None, equal)
 
     def _report(self, mutant: Mutant, outcome: Any, **rest: Any) -> MutantOutcome:
         killed = outcome != "invalid" and self._kernelbench_kills(mutant)
@@ -173,13 +229,18 @@ class MutationAudit:
             mutant=mutant.name, fault=mutant.fault.name, outcome=outcome, kernelbench_killed=killed, **rest
         )
 
-    def _draws(self) -> Iterator[tuple[str, str, int]]:
+    def _families(self) -> Iterator[tuple[str, str]]:
+        """Sizes with the families that are admitted there, in the order in which candidates are checked."""
         for size in self._sizes:
             for family in self._reckoner.scales(size):
-                for number in range(len(_SEEDS)):
-                    with contextlib.suppress(TaskError):
-                        self._trial(size, family, number)
-                        yield size, family, number
+                yield size, family
+
+    def _draws(self, families: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str, int]]:
+        for size, family in families:
+            for number in range(len(_SEEDS)):
+                with contextlib.suppress(TaskError):
+                    self._trial(size, family, number)
+                    yield size, family, number
 
     def _is_honest(self, mutant: Mutant, size: str, family: str, number: int) -> bool:
         """Whether the fault's composite, opened and without the fault, is accepted: else its answer proves nothing."""

@@ -8,12 +8,12 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Final, Literal, Protocol, get_args
+from typing import Annotated, Any, Final, Literal, NamedTuple, Protocol, get_args
 
 from pydantic import AfterValidator, StrictBool
 
 from kernelforge.errors import BaselineError, ChildDied, ChildTimeout, SandboxError, TaskError, UsageError
-from kernelforge.evaluation.audit.results import TaskAudit
+from kernelforge.evaluation.audit.results import TaskAudit, TestedMutant
 from kernelforge.evaluation.generators.recipe import Recipe
 from kernelforge.evaluation.oracle.remote_baseline import RemoteBaseline
 from kernelforge.evaluation.oracle.shared import Batch, SharedOracles
@@ -159,6 +159,15 @@ class GeneratorFinding(Record):
     size: str
     ok: StrictBool
     text: Annotated[str, AfterValidator(lambda text: text[:_LONGEST_TEXT])]
+
+
+class MutantTest(NamedTuple):
+    """Inputs that mutants are tried on."""
+
+    name: str
+    recipe: Recipe
+    sizes: Sequence[str]
+    """Names of the sizes where it was admitted."""
 
 
 class AdmissionIssue(GeneratorFinding):
@@ -568,6 +577,28 @@ class Oracle(Closing):
         ):
             raise SandboxError(f"the oracle of task '{self.task.name}' sent the audit of something else")
         return audit
+
+    @_read_as_hostile()
+    def tested_mutants(self, most: int, tests: Sequence[MutantTest]) -> tuple[TestedMutant, ...]:
+        """Put faults into the reference, one at a time: which inputs reject each.
+
+        Args:
+            most: How many mutants are run, spread over the kinds of faults.
+            tests: Inputs besides the check's own. They need not be in force, and are not afterwards.
+
+        Raises:
+            TaskError: the reference cannot be run or judged.
+        """
+        sent = [
+            {"name": name, "recipe": recipe.model_dump(mode="json"), "sizes": [self._checked_size(at) for at in sizes]}
+            for name, recipe, sizes in tests
+        ]
+        reply = self._call({"op": "tested", "most": most, "tests": sent}, timeout_s=_AUDIT_S).data["mutants"]
+        mutants = tuple(TestedMutant.model_validate(mutant) for mutant in reply)
+        names = {test.name for test in tests}
+        if len(mutants) > most or not all(names.issuperset(mutant.by_tests) for mutant in mutants):
+            raise SandboxError(f"the oracle of task '{self.task.name}' sent mutants or tests that are not those sent")
+        return mutants
 
     def close(self) -> None:
         """End the child; safe to call twice."""

@@ -1,4 +1,4 @@
-"""Admission and mutation audit of tasks in the terminal."""
+"""Admission and mutation audit of tasks in the terminal, and scores of Testers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from kernelforge.report.formatting import fine_percent, one_line
-from kernelforge.report.views.audit import AuditRow, AuditView, MutantRow
+from kernelforge.report.views.audit import AuditRow, AuditView, MutantRow, TesterRow, TesterView
 
 if TYPE_CHECKING:
     from kernelforge.report.views.suite import AdmissionRow
@@ -75,6 +75,40 @@ def audit_verdict(view: AuditView) -> str:
         f"by KernelBench's rule {view.kernelbench_killed}, {fine_percent(view.kernelbench_kill_rate)}",
         f"{view.equivalent} more argued to be equivalent",
         f"{view.invalid} without an answer of the right shape",
+        *([f"{failed} tasks FAILED"] if failed else []),
+    ]
+    return "; ".join(parts)
+
+
+def tester_lines(row: TesterRow) -> Text:
+    """A line for a task, and one more for each mutant that a Tester misses and each generator with a reason.
+
+    To be printed unwrapped.
+    """
+    line = Text(f"{row.suite}/{row.task:<24} ", style="bold")
+    if row.error:
+        line.append("FAILED", style="bold red")
+        return line.append(f"  {one_line(row.error)}", style="not bold")
+    found = ", ".join(f"{test.name} {test.rejected}" for test in row.tests if test.admitted)
+    line.append(f"{row.rejected} of {row.counted}; {found or 'no test admitted'}", style="not bold")
+    notes = [f"missed: {mutant}" for mutant in row.missed]
+    for test in row.tests:
+        if test.reason:
+            notes.append(f"{'left out at some sizes' if test.admitted else 'refused'}: {test.name}: {test.reason}")
+    for note in notes:
+        line.append(f"\n    {one_line(note)}", style="not bold")
+    return line
+
+
+def tester_verdict(view: TesterView) -> str:
+    """A Tester's scores in a line."""
+    failed = sum(bool(row.error) for row in view.tasks)
+    parts = [
+        f"{view.tester}: {view.admitted} of {view.proposed} tests admitted",
+        f"{view.rejected} of {view.counted} faults rejected that the tasks' own inputs do not show, "
+        f"{fine_percent(view.score)}",
+        f"{view.only_tests} of them by nothing else",
+        f"{view.mutants} faults in {len(view.tasks)} tasks",
         *([f"{failed} tasks FAILED"] if failed else []),
     ]
     return "; ".join(parts)

@@ -1,10 +1,11 @@
-"""Views of a mutation audit: rejected and surviving mutants, also by KernelBench's rule."""
+"""Views of a mutation audit: rejected and surviving mutants, also by KernelBench's rule; scores of Testers by them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
+from kernelforge.agents.tester import TesterScore
 from kernelforge.evaluation.audit.results import MutantOutcome, TaskAudit
 from kernelforge.report.views import View
 
@@ -179,3 +180,91 @@ def _fault_rows(rows: Sequence[AuditRow]) -> tuple[FaultRow, ...]:
         )
         for fault, mutants in by_fault.items()
     )
+
+
+class ScoredTestRow(View):
+    """One generator of a Tester."""
+
+    name: str
+    plan: str
+    admitted: bool
+    reason: str
+    """Why it was refused, or left out at some sizes."""
+    rejected: int
+    """Mutants that its inputs reject, of those that the task's own inputs do not."""
+
+
+class TesterRow(View):
+    """One task that a Tester was scored on."""
+
+    suite: str
+    task: str
+    mutants: int
+    """Mutants that were run."""
+    counted: int
+    """Those that the task's own inputs do not reject, and others do."""
+    rejected: int
+    """Of these, those that the Tester's inputs reject."""
+    only_tests: int
+    """Of these, those that nothing else rejects."""
+    score: float | None
+    """rejected / counted; None where none counts."""
+    missed: tuple[str, ...]
+    """Names of the mutants that count and that the Tester's inputs do not reject."""
+    tests: tuple[ScoredTestRow, ...]
+    error: str
+    """Why there is no score; empty otherwise."""
+
+
+class TesterView(View):
+    """A Tester scored on tasks."""
+
+    tester: str
+    tasks: tuple[TesterRow, ...]
+    proposed: int
+    admitted: int
+    """Generators on whose inputs torch passes, at one size at least."""
+    mutants: int
+    counted: int
+    rejected: int
+    only_tests: int
+    score: float | None
+    ok: bool
+    """Whether every task has a result."""
+
+
+def tester_row(suite: str, task: str, score: TesterScore | None, error: str) -> TesterRow:
+    """View of a Tester's score on one task; without one, of the error."""
+    tests, counted, rejected = ((), (), ()) if score is None else (score.tests, score.counted, score.rejected)
+    return TesterRow(
+        suite=suite,
+        task=task,
+        mutants=0 if score is None else len(score.mutants),
+        counted=len(counted),
+        rejected=len(rejected),
+        only_tests=sum(not mutant.by_check for mutant in rejected),
+        score=None if score is None else score.score,
+        missed=tuple(mutant.mutant for mutant in counted if not mutant.by_tests),
+        tests=tuple(
+            ScoredTestRow.of(test, rejected=sum(test.name in mutant.by_tests for mutant in rejected)) for test in tests
+        ),
+        error=error,
+    )
+
+
+def tester_view(tester: str, rows: Iterable[TesterRow]) -> TesterView:
+    """View of a Tester's scores on tasks."""
+    tasks = tuple(rows)
+    totals = {name: sum(getattr(row, name) for row in tasks) for name in _TESTER_COUNTS}
+    return TesterView(
+        tester=tester,
+        tasks=tasks,
+        proposed=sum(len(row.tests) for row in tasks),
+        admitted=sum(test.admitted for row in tasks for test in row.tests),
+        **totals,
+        score=_share(totals["rejected"], totals["counted"]),
+        ok=bool(tasks) and not any(row.error for row in tasks),
+    )
+
+
+_TESTER_COUNTS = ("mutants", "counted", "rejected", "only_tests")

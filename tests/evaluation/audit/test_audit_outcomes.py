@@ -8,9 +8,11 @@ import pytest
 from pydantic import ValidationError
 
 from kernelforge.errors import TaskError
+from kernelforge.evaluation.audit import results
 from kernelforge.evaluation.audit.equivalents import Arguments, Equivalent, read_equivalents, stale_arguments
 from kernelforge.evaluation.audit.results import MutantOutcome, TaskAudit
 from kernelforge.evaluation.audit.runner import MutationAudit
+from kernelforge.evaluation.generators.recipe import Recipe, Step
 from kernelforge.evaluation.oracle.worker.reference_runner import ReferenceRunner
 from kernelforge.evaluation.suite_checks import judged_content, parallel_map
 from kernelforge.records import Task
@@ -55,6 +57,52 @@ def test_an_equivalent_mutant_survives_with_the_same_bits() -> None:
     (mutant,) = audit.mutants
     assert (mutant.mutant, mutant.outcome, mutant.bitwise_equal) == ("removed@relu", "survived", True)
     assert not mutant.kernelbench_killed
+
+
+SOFTMAX = make_task("torch.softmax(a, 1)", "torch.randn(6, 40)")
+
+FAR_BELOW = Recipe(
+    steps=(
+        Step(op="number", value=-900.0),
+        Step(op="number", value=-800.0),
+        Step(op="uniform", of=(0, 1)),
+    ),
+    results=(2,),
+)
+SAME = Recipe(steps=(), results=(None,))
+
+
+@pytest.fixture(scope="module")
+def softmax() -> dict[str, results.TestedMutant]:
+    reckoner = ReferenceRunner(SOFTMAX)
+    reckoner.tests = {"far_below": FAR_BELOW, "same": SAME}
+    tested = MutationAudit(reckoner).tested(200, {"far_below": ["small"], "same": ["small", "hidden_same"]})
+    return {mutant.mutant: mutant for mutant in tested}
+
+
+def test_inputs_of_a_generator_reject_what_the_tasks_own_do_not(softmax: dict[str, results.TestedMutant]) -> None:
+    mutant = softmax["no-max@_softmax"]
+    assert (mutant.by_first, mutant.by_tests, mutant.by_check) == (False, ("far_below",), True)
+
+
+def test_what_the_tasks_own_inputs_reject_is_tried_on_no_generator(softmax: dict[str, results.TestedMutant]) -> None:
+    mutant = softmax["stale@output0"]
+    assert (mutant.by_first, mutant.by_tests, mutant.by_check) == (True, (), True)
+
+
+def test_a_generator_that_returns_the_tasks_own_inputs_adds_nothing(softmax: dict[str, results.TestedMutant]) -> None:
+    assert not any("same" in mutant.by_tests for mutant in softmax.values())
+    assert any(not mutant.by_first for mutant in softmax.values())
+
+
+def test_the_audit_and_the_score_run_the_same_mutants(softmax: dict[str, results.TestedMutant]) -> None:
+    audit = MutationAudit(ReferenceRunner(SOFTMAX)).audit(200)
+    assert {m.mutant: m.outcome == "killed" for m in audit.mutants} == {m.mutant: m.by_check for m in softmax.values()}
+
+
+def test_a_mutant_is_not_rejected_by_the_first_inputs_and_by_tests() -> None:
+    with pytest.raises(ValidationError):
+        results.TestedMutant(mutant="a", fault="removed", by_first=True, by_tests=("t",), by_check=True)
 
 
 def outcome(mutant: str, outcome: str, **rest: object) -> MutantOutcome:

@@ -6,8 +6,9 @@ a mistake in the task or the request. Anything else that goes wrong ends the chi
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -293,18 +294,29 @@ class _OracleServer:
         audit = MutationAudit(self._task).audit(int(data["most"]), data["also"])
         return {"audit": audit.model_dump(mode="json")}, []
 
+    def _op_tested(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
+        with self._also_drawn({test["name"]: _recipe(test["recipe"]) for test in data["tests"]}):
+            sizes = {test["name"]: test["sizes"] for test in data["tests"]}
+            mutants = MutationAudit(self._task).tested(int(data["most"]), sizes)
+        return {"mutants": [mutant.model_dump(mode="json") for mutant in mutants]}, []
+
     def _op_tests(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
         self._task.tests = {name: _recipe(recipe) for name, recipe in data["recipes"].items()}
         return {}, []
 
     def _op_try(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
-        reckoner, name = self._task, data["name"]
-        before = dict(reckoner.tests)
-        reckoner.tests[name] = _recipe(data["recipe"])
+        with self._also_drawn({data["name"]: _recipe(data["recipe"])}):
+            return {"findings": generator_findings(self._task, data["name"], data["sizes"])}, []
+
+    @contextlib.contextmanager
+    def _also_drawn(self, recipes: Mapping[str, Recipe]) -> Iterator[None]:
+        """Within the block, draw these recipes as families too."""
+        before = self._task.tests
+        self._task.tests = {**before, **recipes}
         try:
-            return {"findings": generator_findings(reckoner, name, data["sizes"])}, []
+            yield
         finally:
-            reckoner.tests = before
+            self._task.tests = before
 
 
 def _recipe(data: dict[str, Any]) -> Recipe:
