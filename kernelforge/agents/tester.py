@@ -112,7 +112,7 @@ def agree_on_tests(
 
 @dataclass(frozen=True)
 class TesterScore:
-    """What a Tester's tests are worth: the mutants of a task that they reject, of those that need other inputs."""
+    """Score of a Tester's tests: the mutants of a task that they reject, of those that need other inputs."""
 
     tests: tuple[InputGenerator, ...]
     """Those proposed; the admitted ones are scored."""
@@ -125,7 +125,7 @@ class TesterScore:
 
     @property
     def rejected(self) -> tuple[TestedMutant, ...]:
-        """Those of :attr:`counted` that the tests reject."""
+        """Mutants of :attr:`counted` that the tests reject."""
         return tuple(mutant for mutant in self.counted if mutant.by_tests)
 
     @property

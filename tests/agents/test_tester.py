@@ -211,11 +211,11 @@ def test_tests_that_are_all_refused_have_the_lowest_score(zygote: Zygote) -> Non
 
 
 def test_where_every_fault_shows_on_the_tasks_own_inputs_there_is_no_score() -> None:
-    shown = results.TestedMutant(mutant="a", fault="removed", by_first=True, by_check=True)
+    visible = results.TestedMutant(mutant="a", fault="removed", by_first=True, by_check=True)
     equivalent = results.TestedMutant(mutant="b", fault="removed", by_first=False, by_check=False)
-    assert tester.TesterScore((), (shown, equivalent)).score is None
+    assert tester.TesterScore((), (visible, equivalent)).score is None
     only_tests = results.TestedMutant(mutant="c", fault="removed", by_first=False, by_tests=("t",), by_check=False)
-    assert tester.TesterScore((), (shown, equivalent, only_tests)).score == 1.0
+    assert tester.TesterScore((), (visible, equivalent, only_tests)).score == 1.0
 
 
 def test_a_model_is_a_tester_by_its_specification(tmp_path: Path) -> None:

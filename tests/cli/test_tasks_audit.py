@@ -134,7 +134,7 @@ def test_the_scores_of_a_tester_for_programs(cli, suite):
 
 
 def test_a_tester_that_cannot_be_asked_is_one_line(cli, suite):
-    done = cli("tasks", "score-tester", str(suite), "--tester", "nobody:model")
+    done = cli("tasks", "score-tester", str(suite), "--tester", "absent:model")
     assert done.code == 2
     assert done.out == ""
-    assert "there is no provider 'nobody:model'" in done.err
+    assert "there is no provider 'absent:model'" in done.err

@@ -165,7 +165,7 @@ class MutationAudit:
         return list({mutant.name: mutant for mutant in mutants}.values())
 
     def tested(self, most: int, tests: Mapping[str, Sequence[str]]) -> tuple[TestedMutant, ...]:
-        """Which inputs reject each of at most ``most`` mutants.
+        """Outcomes of at most ``most`` mutants, each with the inputs that reject it.
 
         Args:
             most: how many mutants are run, the same as of :meth:`audit`.

@@ -89,8 +89,8 @@ def tester_lines(row: TesterRow) -> Text:
     if row.error:
         line.append("FAILED", style="bold red")
         return line.append(f"  {one_line(row.error)}", style="not bold")
-    found = ", ".join(f"{test.name} {test.rejected}" for test in row.tests if test.admitted)
-    line.append(f"{row.rejected} of {row.counted}; {found or 'no test admitted'}", style="not bold")
+    counts = ", ".join(f"{test.name} {test.rejected}" for test in row.tests if test.admitted)
+    line.append(f"{row.rejected} of {row.counted}; {counts or 'no test admitted'}", style="not bold")
     notes = [f"missed: {mutant}" for mutant in row.missed]
     for test in row.tests:
         if test.reason:
