@@ -16,7 +16,9 @@ from kernelforge.emulation import EmulationFailed, Emulator, from_bytes, to_byte
 from kernelforge.errors import CandidateError, DeviceError, UsageError
 from kernelforge.records import DType
 from kernelforge.report.html.emulation import emulation_page
+from kernelforge.report.terminal.emulation import emulation_lines
 from kernelforge.report.views.emulation import emulation_view
+from tests.support.terminal import drawn
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = """#include <cuda_bf16.h>
@@ -221,6 +223,8 @@ def test_the_page_loads_nothing_and_escapes_the_source(own_emulator: Emulator) -
     assert "&lt;script&gt;" in page
     assert "<h1>&lt;b&gt;.cu" in page
     assert "default-src &#39;none&#39;" in page
+    assert "mJ estimated, not measured" in page
+    assert "mJ estimated, not measured" in drawn(emulation_lines(view), width=120)
     assert not re.search(r"""(?:src|href)=["'](?!data:,|#)""", page)
 
 

@@ -6,6 +6,7 @@ from difflib import get_close_matches
 
 from kernelforge.agents.base import CoderRequest, JudgeReply, JudgeRequest
 from kernelforge.agents.diagnosis.floor import reason_to_go_on
+from kernelforge.agents.prompting.profiles import seen
 from kernelforge.agents.prompts import (
     check_three_parts,
     coder_prompt,
@@ -93,7 +94,7 @@ def _check_metrics(finding: Finding, request: JudgeRequest) -> None:
     profile = request.parent.profile
     if profile is None or request.sight.metrics == "none":
         return
-    names = [metric.name for metric in profile.metrics]
+    names = [metric.name for metric in (*profile.metrics, *seen(profile, request.sight))]
     for name in (name.removeprefix("+") for name in finding.metrics):
         if name not in names:
             alike = get_close_matches(name, names, 1, 0.5)

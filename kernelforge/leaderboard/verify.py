@@ -338,7 +338,7 @@ def _time(performance: Performance | None) -> str:
 
 
 def _counted(profile: Profile | None) -> Profile | None:
-    """A profile without its notes and its estimates of machine code; the modelled time, made of these, is compared."""
+    """A profile without its notes and its estimates of machine code and energy; the modelled time is compared."""
     if profile is None:
         return None
 
@@ -348,7 +348,9 @@ def _counted(profile: Profile | None) -> Profile | None:
     kernels = tuple(
         kernel.model_copy(update={"sass": None, "metrics": exact(kernel.metrics)}) for kernel in profile.kernels
     )
-    return profile.model_copy(update={"kernels": kernels, "metrics": exact(profile.metrics), "notes": ()})
+    return profile.model_copy(
+        update={"kernels": kernels, "metrics": exact(profile.metrics), "notes": (), "energy": None}
+    )
 
 
 def _counters(claimed: Profile | None, here: Profile | None) -> str:

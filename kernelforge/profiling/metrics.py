@@ -20,6 +20,7 @@ from kernelforge.profiling.counts import (
     matrix_instructions,
 )
 from kernelforge.profiling.demand import shared_wavefronts
+from kernelforge.profiling.energy import estimate_energy
 from kernelforge.profiling.floor import attainable_us
 from kernelforge.profiling.model import PROTOCOL, PlanTime, kernel_occupancy, launch_time, plan_time
 from kernelforge.profiling.sass import NO_WORK, PlanWork, sass_metrics, sass_profile
@@ -79,6 +80,7 @@ def build_profile(
         metrics=(*plan_metrics(spec, counts, registers, work), *_machine_metrics(counts.kernels, work)),
         roofline=_roofline(spec, counts, time, facts),
         notes=work.notes,
+        energy=estimate_energy(spec, counts),
     )
     performance = Performance(time_us=time.time_us, origin=Origin.MODELLED, protocol=PROTOCOL, bound=time.bound)
     return profile, performance

@@ -2,12 +2,15 @@
 
 from kernelforge.records.base import Record, content_hash, first_fault
 from kernelforge.records.evaluation import (
+    ENERGY_ESTIMATE,
     MODELLED_TIME,
     TRAIN_SUFFIX,
     UNCOMPARED,
     CheckedSizes,
     Comparison,
     Correctness,
+    EnergyEstimate,
+    EnergyPart,
     Evaluation,
     Fingerprint,
     Forecast,
@@ -83,6 +86,7 @@ from kernelforge.records.timing import Clocks, HostClock, Ratio, SideEnergy, Sid
 
 __all__ = [
     "DRAWN_SIZE",
+    "ENERGY_ESTIMATE",
     "MODELLED_TIME",
     "TRAIN_SUFFIX",
     "UNCOMPARED",
@@ -99,6 +103,8 @@ __all__ = [
     "Correctness",
     "DType",
     "Diagnostic",
+    "EnergyEstimate",
+    "EnergyPart",
     "Evaluation",
     "Finding",
     "Fingerprint",

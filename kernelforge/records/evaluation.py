@@ -125,7 +125,7 @@ class Origin(StrEnum):
     COMPILER = "compiler"
     """Reported by ptxas for the real architecture."""
     ESTIMATED = "estimated"
-    """Executions of machine code, worked out from counts of the PTX that it was assembled from."""
+    """Worked out from counts of the PTX: executions of the machine code that it was assembled to, and energy."""
     MODELLED = "modelled"
     """Computed from a model of the hardware."""
 
@@ -524,6 +524,8 @@ class Metric(Record):
     origin: Origin
 
 
+ENERGY_ESTIMATE = "kernelforge__energy_estimate.sum"
+"""Metric of a plan: its estimated energy in millijoules. A profile has it by this name alone, not among its metrics."""
 MODELLED_TIME = "kernelforge__time_us"
 """Metric of a kernel: its modelled time."""
 _LIMIT_METRIC = re.compile(r"kernelforge__limit_(\w+)_us")
@@ -601,6 +603,46 @@ class KernelProfile(Record):
         return {match[1]: value for match, value in names if match}
 
 
+class EnergyPart(Record):
+    """Estimated energy of one kind of work in one run of a plan."""
+
+    name: str
+    """``dram``, ``l2``, ``shared``, ``fp32``, ``int``, or ``tensor`` with the type of A: ``tensor f16``."""
+    millijoules: float = Field(ge=0, allow_inf_nan=False)
+    low_mj: float = Field(ge=0, allow_inf_nan=False)
+    high_mj: float = Field(ge=0, allow_inf_nan=False)
+    """By the least and by the most that was published of such an operation or byte."""
+    source: str
+    """Publications of the three."""
+
+    @model_validator(mode="after")
+    def _inside(self) -> EnergyPart:
+        if not self.low_mj <= self.millijoules <= self.high_mj:
+            raise ValueError(f"{self.name}: {self.millijoules} mJ is not from {self.low_mj} to {self.high_mj} mJ")
+        return self
+
+
+class EnergyEstimate(Record):
+    """Energy of one run of a plan, from counted work and published energies of each kind of it. Never measured.
+
+    It has arithmetic and moved bytes alone: instructions, leakage and clocks take most of a GPU's power.
+    """
+
+    origin: Literal[Origin.ESTIMATED] = Origin.ESTIMATED
+    parts: tuple[EnergyPart, ...]
+    omitted: tuple[str, ...] = ()
+    """Arithmetic of the run of which no energy was published: ``fp64``, ``special``, ``tensor e4m3``."""
+
+    @property
+    def millijoules(self) -> float:
+        return sum(part.millijoules for part in self.parts)
+
+    @property
+    def interval_mj(self) -> tuple[float, float]:
+        """By the least and the most that was published. No confidence interval: leakage and clocks are in neither."""
+        return sum(part.low_mj for part in self.parts), sum(part.high_mj for part in self.parts)
+
+
 class Roofline(Record):
     """Position of the complete plan on the device's roofline."""
 
@@ -640,10 +682,14 @@ class Profile(Record):
     roofline: Roofline
     notes: tuple[str, ...] = ()
     """Remarks for readers: metrics that the chip lacks, omitted launches, why counters are not measured."""
+    energy: EnergyEstimate | None = None
+    """Of an emulated device alone, and None in profiles of earlier versions: a GPU's energy is measured."""
 
     @model_validator(mode="after")
     def _nothing_measured_when_emulated(self) -> Profile:
         if self.device.partition(":")[0] != "emulated":
+            if self.energy is not None:
+                raise ValueError("an energy is estimated of an emulated device alone")
             return self
         if self.roofline.time_origin is Origin.MEASURED:
             raise ValueError("an emulated device cannot carry a measured time")
@@ -653,10 +699,12 @@ class Profile(Record):
         return self
 
     def metric(self, name: str) -> Metric | None:
-        """The plan-wide metric of that name, or None."""
+        """The plan-wide metric of that name, or None; the estimated energy too."""
         for metric in self.metrics:
             if metric.name == name:
                 return metric
+        if name == ENERGY_ESTIMATE and self.energy is not None:
+            return Metric(name=name, value=self.energy.millijoules, unit="mJ", origin=self.energy.origin)
         return None
 
     def value(self, name: str) -> float | None:

@@ -16,6 +16,7 @@ from kernelforge.records import (
     UNCOMPARED,
     Budget,
     Build,
+    EnergyEstimate,
     Fingerprint,
     Forecast,
     Limits,
@@ -39,6 +40,8 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", 
 """Beginnings of formulas; East Asian locales also accept the wide forms of the first four."""
 _LONG = 1e15
 """Numbers from this value on are written with an exponent."""
+_ENERGY_PARTS = 3
+"""Parts of an energy that are named."""
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
@@ -118,6 +121,19 @@ def format_screening(screening: Screening) -> str:
         return f"passed on {screening.device}; not measured: number {rank.position} of {rank.of} by predicted time"
     missing = f"; no time was predicted: {screening.message}" if screening.message else ""
     return f"passed on {screening.device}, before the GPU was used{missing}"
+
+
+def format_energy(energy: EnergyEstimate) -> str:
+    """An estimated energy with its range, its largest parts, and what it leaves out."""
+    low, high = energy.interval_mj
+    total = energy.millijoules
+    largest = sorted((part for part in energy.parts if part.millijoules), key=lambda part: -part.millijoules)
+    parts = ", ".join(f"{part.name} {percent(part.millijoules / total)}" for part in largest[:_ENERGY_PARTS])
+    without = ", ".join(("instructions", "leakage", "clocks", *energy.omitted))
+    return (
+        f"{number(total)} mJ estimated, not measured, {number(low)} to {number(high)} by the published extremes"
+        f"{f': {parts}' if parts else ''}; without {without}"
+    )
 
 
 def format_forecast(forecast: Forecast, measured_us: float | None = None) -> str:

@@ -17,9 +17,9 @@ from kernelforge.devices.base import RunFailed, RunRequest
 from kernelforge.devices.emulated.device import EmulatedDevice
 from kernelforge.errors import DeviceError, UsageError
 from kernelforge.hardware.specs import EMULATED
+from kernelforge.profiling.energy import estimate_energy
 from kernelforge.profiling.model import PROTOCOL, plan_time
 from kernelforge.records.base import Record
-from kernelforge.tiles.energy import energy_mj
 
 EFFORT = 0.25
 """Of a profile's: blocks of a product are alike, a few tell of all."""
@@ -165,8 +165,9 @@ def forward():
             raise DeviceError(f"{expression} does not run on {device.name}: {error}") from error
         registers = session.registers
         time = plan_time(device.spec, counts, registers, session.machine_work(counts))
-    parts = energy_mj(device.spec, counts)
+    energy = estimate_energy(device.spec, counts)
     return TilePrediction(
         tile=str(tile), threads=tile.threads, blocks=grid[0] * grid[1], registers=registers[expression],
-        time_us=time.time_us, bound=time.bound, energy_mj=sum(parts.values()), energy_parts_mj=dict(parts),
+        time_us=time.time_us, bound=time.bound, energy_mj=energy.millijoules,
+        energy_parts_mj={part.name: part.millijoules for part in energy.parts},
     )  # fmt: skip

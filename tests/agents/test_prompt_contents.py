@@ -18,8 +18,11 @@ from kernelforge.agents.prompts import coder_prompt, judge_prompt, reflexion_pro
 from kernelforge.evaluation.oracle.worker import sequential_sums
 from kernelforge.profiling.ncu.catalogue import CUDAFORGE
 from kernelforge.records import (
+    ENERGY_ESTIMATE,
     UNCOMPARED,
     DType,
+    EnergyEstimate,
+    EnergyPart,
     Metric,
     Operator,
     Origin,
@@ -120,6 +123,19 @@ def test_metrics_that_are_named_are_shown_in_their_order_and_nothing_else() -> N
     rows = [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("| ") and "__" in line]
     assert rows == list(names[:2])
     assert "Roofline" not in text
+
+
+def test_the_estimated_energy_is_shown_where_it_is_named_alone() -> None:
+    part = EnergyPart(name="dram", millijoules=0.25, low_mj=0.2, high_mj=0.5, source="a paper")
+    before, after = samples.profile(1_572_864), samples.profile(1_572_864)
+    estimated = after.model_copy(update={"energy": EnergyEstimate(parts=(part,))})
+    parent = samples.attempt(1, time_us=18.5, seen=estimated)
+    named = coder(Operator.OPTIMISE, parent, finding=None, sight=ProfileVisibility(ENERGY_ESTIMATE)).text
+    assert f"| {ENERGY_ESTIMATE} | 0.25 | mJ | estimated |" in named
+    for sight in (ProfileVisibility(), SUBSET, ProfileVisibility("none"), ProfileVisibility("dram__bytes_read.sum")):
+        assert "energy" not in coder(Operator.OPTIMISE, parent, finding=None, sight=sight).text
+        plain = samples.attempt(1, time_us=18.5, seen=before)
+        assert judge(parent, sight).text == judge(plain, sight).text
 
 
 def test_by_default_every_metric_is_there_with_roofline_and_hot_spots() -> None:

@@ -9,9 +9,11 @@ import pytest
 from pydantic import ValidationError
 
 from kernelforge.records import (
+    ENERGY_ESTIMATE,
     Budget,
     Comparison,
     Correctness,
+    EnergyEstimate,
     KernelProfile,
     LLMSettings,
     MeasureSettings,
@@ -61,6 +63,16 @@ def make_profile(origin: Origin, device: str, **roofline: Any) -> Profile:
     metric = Metric(name="gpu__time_duration.sum", value=1.0, unit="us", origin=origin)
     kernel = KernelProfile(kernel="k", launches=1, grid=(1, 1, 1), block=(32, 1, 1), sampled=1.0, metrics=(metric,))
     return Profile(size="full", device=device, kernels=(kernel,), metrics=(), roofline=Roofline(**ROOFLINE | roofline))
+
+
+def test_an_energy_is_estimated_of_an_emulated_device_alone() -> None:
+    energy = EnergyEstimate(parts=())
+    emulated = make_profile(Origin.MODELLED, "emulated:h100")
+    assert emulated.metric(ENERGY_ESTIMATE) is None
+    estimate = Profile(**{**dict(emulated), "energy": energy}).metric(ENERGY_ESTIMATE)
+    assert estimate == Metric(name=ENERGY_ESTIMATE, value=0.0, unit="mJ", origin=Origin.ESTIMATED)
+    with pytest.raises(ValidationError, match="estimated of an emulated device alone"):
+        Profile(**{**dict(emulated), "device": "cuda:0", "energy": energy})
 
 
 @pytest.mark.parametrize("verdict", NOT_OK)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from kernelforge.agents.prompting.text import inline
 from kernelforge.hardware.specs import nearest_spec
@@ -34,14 +34,14 @@ def shown_names(sight: ProfileVisibility) -> tuple[str, ...] | None:
     return CUDAFORGE if sight.metrics == "subset" else tuple(sight.metrics.split())
 
 
-def seen(metrics: Iterable[Metric], sight: ProfileVisibility) -> list[Metric]:
-    """The metrics that ``sight`` shows, in the order of a table."""
+def seen(profile: Profile, sight: ProfileVisibility) -> list[Metric]:
+    """The plan-wide metrics that ``sight`` shows, in the order of a table; the estimated energy only where named."""
     if sight.metrics == "none":
         return []
     if (names := shown_names(sight)) is not None:
-        named = {metric.name: metric for metric in metrics}
-        return [named[name] for name in names if name in named]
-    allowed = (metric for metric in metrics if sight.latency or metric.unit not in TIME_UNITS)
+        named = (profile.metric(name) for name in names)
+        return [metric for metric in named if metric is not None]
+    allowed = (metric for metric in profile.metrics if sight.latency or metric.unit not in TIME_UNITS)
     return sorted(allowed, key=lambda metric: _table_rank(metric.name))
 
 
@@ -63,7 +63,7 @@ def profile_table(profile: Profile, sight: ProfileVisibility, also: Sequence[str
     ]
     lines = [f"| metric | {' | '.join(heads)} | unit | origin |", "|---" * (len(heads) + 3) + "|"]
     by_kernel = [{metric.name: metric.value for metric in column.metrics} for column in columns]
-    metrics = seen(profile.metrics, sight)
+    metrics = seen(profile, sight)
     if shown_names(sight) is not None:
         named = {name.removeprefix("+") for name in also} - {metric.name for metric in metrics}
         allowed = (metric for metric in profile.metrics if sight.latency or metric.unit not in TIME_UNITS)
@@ -160,7 +160,7 @@ def changes(
     Each as ``name: 5 -> 4 byte (-20.0%)``.
     """
     rows = []
-    for metric in seen(after.metrics, sight):
+    for metric in seen(after, sight):
         old = before.value(metric.name)
         if old is None:
             continue

@@ -14,6 +14,7 @@ from kernelforge.report.formatting import (
     EXCESSIVE,
     duration,
     format_dollars,
+    format_energy,
     format_fingerprint,
     format_forecast,
     format_interval,
@@ -435,6 +436,7 @@ def attempt_context(pages: RunPages, attempt: Attempt, links: Links) -> Context:
         if view.screening and view.screening.forecast
         else None,
         "screening": format_screening(view.screening) if view.screening else None,
+        "energy": format_energy(view.energy) if view.energy else None,
         "unhidden_us": unhidden_eager_us(view.performance.timing) if view.performance else None,
         "named": html_table(replace(metric_table(named), title="What the Judge named")) if named else None,
         "diffs": [(diff, diff_parts(diff)) for diff in view.diffs],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from markupsafe import Markup
 
+from kernelforge.report.formatting import format_energy
 from kernelforge.report.html.rendering import STYLE, assets, environment, policy
 from kernelforge.report.html.tables import html_table
 from kernelforge.report.tables.emulation import line_table, opcode_table, tensor_table
@@ -22,6 +23,7 @@ def emulation_page(view: EmulationView, *, title: str) -> str:
     """
     style = assets()[STYLE].read_text()
     metrics = profile_metrics(view.profile) if view.profile is not None else ()
+    energy = view.profile.energy if view.profile is not None else None
     tables = [
         kernel_table(view.build.kernels) if view.build.kernels else None,
         tensor_table(view.tensors) if view.tensors else None,
@@ -37,6 +39,7 @@ def emulation_page(view: EmulationView, *, title: str) -> str:
             policy=policy(styles=(style,)),
             style=Markup(style),
             tables=[html_table(table) for table in tables if table is not None],
+            energy=None if energy is None else format_energy(energy),
             lines=html_table(line_table(view.lines)) if view.lines else None,
             version=__version__,
         )

@@ -16,6 +16,7 @@ from kernelforge.report.formatting import (
     byte_count,
     change,
     duration,
+    format_energy,
     format_fingerprint,
     format_forecast,
     format_note,
@@ -36,7 +37,7 @@ from kernelforge.report.views.messages import SearchResults
 from kernelforge.report.views.task import profile_metrics
 
 if TYPE_CHECKING:
-    from kernelforge.records import Fingerprint, Message, Origin, Performance, Screening
+    from kernelforge.records import EnergyEstimate, Fingerprint, Message, Origin, Performance, Screening
     from kernelforge.report.views.attempt import AttemptView, EvaluationView, Gate
     from kernelforge.report.views.bounds import KernelBounds
     from kernelforge.report.views.roofline import RooflinePoint
@@ -161,6 +162,7 @@ def evaluation_lines(view: EvaluationView) -> Group:
         roof = profile.roofline
         parts += [
             field("DRAM", f"{byte_count(roof.dram_bytes)}, the least is {byte_count(roof.compulsory_bytes)}"),
+            *energy_lines(profile.energy),
             *bound_lines(kernel_bounds(profile)),
             Text(),
             metric_table(profile_metrics(profile), title=f"Profile at size {profile.size}", compared=False).to_rich(),
@@ -216,6 +218,7 @@ def attempt_lines(view: AttemptView) -> Group:
     if view.checks:
         parts += [Text(), check_table(view.checks, title="Sizes").to_rich()]
     parts += [*heading("Is it fast"), *speed_lines(view.performance, view.build), *_shares(view)]
+    parts += energy_lines(view.energy)
     parts += bound_lines(view.bounds)
     parts += _screening(view.screening, view.performance)
     if view.trials:
@@ -292,6 +295,12 @@ def _shares(view: AttemptView) -> Iterator[RenderableType]:
         yield field("ceiling", f"{percent(view.ceiling_share)} of it reached ({view.place.time_origin.value} time)")
     if view.parent_place is not None:
         yield field("parent", _position(view.parent_place))
+
+
+def energy_lines(energy: EnergyEstimate | None) -> Iterator[RenderableType]:
+    """The estimated energy of a run on an emulated device; nothing where there is none."""
+    if energy is not None:
+        yield field("energy", format_energy(energy))
 
 
 def _position(point: RooflinePoint) -> str:

@@ -10,6 +10,7 @@ from rich.text import Text
 from kernelforge.report.formatting import one_line
 from kernelforge.report.tables.emulation import line_table, opcode_table, tensor_table
 from kernelforge.report.tables.task import metric_table
+from kernelforge.report.terminal.attempt import energy_lines
 from kernelforge.report.terminal.run import speed_lines
 from kernelforge.report.terminal.widgets import field, heading
 from kernelforge.report.views.emulation import EmulationView
@@ -34,6 +35,7 @@ def _parts(view: EmulationView) -> Iterator[RenderableType]:
         yield Text()
         yield tensor_table(view.tensors).to_rich()
     if view.profile is not None:
+        yield from energy_lines(view.profile.energy)
         yield metric_table(profile_metrics(view.profile), title="Counters", compared=False).to_rich()
         if any(kernel.sampled < 1 for kernel in view.profile.kernels):
             yield field("note", "counters are scaled up from a sample of the blocks; the results are of all blocks")

@@ -12,6 +12,7 @@ from kernelforge.evaluation.generators.parser import caught_by
 from kernelforge.records import (
     Attempt,
     Build,
+    EnergyEstimate,
     Evaluation,
     Finding,
     Fingerprint,
@@ -257,6 +258,8 @@ class AttemptView(View):
     """The predicted time between the least there can be and PyTorch's; None without a prediction."""
     profile_notes: tuple[str, ...]
     """Caveats of the metrics."""
+    energy: EnergyEstimate | None
+    """Of an emulated device, estimated; None without a profile."""
     trials: tuple[TrialRow, ...]
     """The furthest and fastest first."""
     reward: Reward
@@ -358,6 +361,7 @@ def attempt_view(
         bounds=kernel_bounds(attempt.profile),
         reach=reach(speed, least, point.ceiling_us if point else None),
         profile_notes=attempt.profile.notes if attempt.profile else (),
+        energy=attempt.profile.energy if attempt.profile else None,
         trials=_trials(attempt),
         timings=evaluation.seconds,
         replay=_replay(attempt, task, results),

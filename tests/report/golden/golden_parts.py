@@ -16,6 +16,8 @@ from kernelforge.records import (
     Clocks,
     Correctness,
     Diagnostic,
+    EnergyEstimate,
+    EnergyPart,
     Evaluation,
     Finding,
     HostClock,
@@ -212,7 +214,19 @@ def make_profile(device: str, dram_bytes: float, time_us: float, *, compulsory: 
             time_origin=Origin.MEASURED if gpu else Origin.MODELLED,
         ),
         notes=("lts__t_sector_hit_rate.pct covers one pass of four",) if gpu else (),
+        energy=None if gpu else make_energy(dram_bytes),
     )  # fmt: skip
+
+
+def make_energy(dram_bytes: float) -> EnergyEstimate:
+    """The estimate of an emulated device, in two parts, with arithmetic that it leaves out."""
+    parts = tuple(
+        EnergyPart(
+            name=name, millijoules=millijoules, low_mj=millijoules / 2, high_mj=3 * millijoules, source="a paper"
+        )
+        for name, millijoules in (("fp32", 1e-9 * dram_bytes), ("dram", 4e-9 * dram_bytes))
+    )
+    return EnergyEstimate(parts=parts, omitted=("special",))
 
 
 def make_limits(time_us: float) -> tuple[Metric, ...]:

@@ -121,6 +121,15 @@ def test_pages_of_a_modelled_run_say_so_and_hold_no_speedup(trees: Trees):
     assert not result["index.html"].all(id="f-fast-p")
 
 
+def test_an_attempt_on_an_emulated_device_has_an_energy_that_is_marked_as_estimated(trees: Trees):
+    page = trees("modelled")[f"runs/{MODELLED}/softmax/01.html"]
+    (energy,) = (part.text for part in page.all("p") if part.text.startswith("Energy of a run: "))
+    assert "mJ estimated, not measured" in energy
+    assert "dram 80 %, fp32 20 %; without instructions, leakage, clocks, special." in energy
+    measured = trees("measured-a", "measured-b")
+    assert not any("Energy of a run" in part.text for page in measured.values() for part in page.all("p"))
+
+
 def test_pages_of_a_measured_run_say_so(trees: Trees):
     result = trees("measured-a", "measured-b")
     marked = [tree.only("h1").all(class_="origin") for path, tree in result.items() if path.startswith("runs/")]

@@ -12,11 +12,14 @@ from kernelforge.profiling.metrics import MATRIX_INSTRUCTIONS
 from kernelforge.profiling.ncu.catalogue import TENSOR_PIPE
 from kernelforge.records import Attempt, Correctness, Metric, Origin, SizeCheck, Verdict
 from kernelforge.report import attempt_view
+from kernelforge.report.formatting import number
+from kernelforge.report.terminal import attempt_lines
 from kernelforge.report.views.attempt import AttemptView, gates_of
 from kernelforge.report.views.roofline import roofline_point
 from kernelforge.report.views.run_records import best_of
 from tests.report.golden.golden_runs import golden_records
 from tests.support.factories import make_attempt, make_evaluation, make_fingerprint, make_task, measured_evaluation
+from tests.support.terminal import drawn
 
 GATES = ["parse", "plan", "compile", "policy", "small", "hidden", "full", "sanitizer", "timing"]
 
@@ -153,6 +156,18 @@ def test_a_modelled_time_has_no_share_of_the_floor_and_a_quarantined_one_has_no_
     assert modelled.floor_share is None
     doubted = viewed("measured-a", "attention", 0)
     assert (doubted.floor_share, doubted.ceiling_share) == (None, None)
+
+
+def test_an_estimated_energy_says_so_with_its_range_its_parts_and_what_it_leaves_out() -> None:
+    view = viewed("modelled", "softmax", 1)
+    assert view.energy is not None
+    total = view.energy.millijoules
+    assert view.energy.interval_mj == pytest.approx((total / 2, 3 * total))
+    text = " ".join(drawn(attempt_lines(view), width=400).split())
+    energy = f"{number(total)} mJ estimated, not measured, {number(total / 2)} to {number(3 * total)} by the published"
+    assert f"energy {energy} extremes: dram 80" in text
+    assert "without instructions, leakage, clocks, special" in text
+    assert viewed("measured-a", "attention", 0).energy is None
 
 
 def test_an_attempt_is_compared_with_the_best_where_that_is_neither_itself_nor_its_parent() -> None:
