@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -184,3 +187,49 @@ def test_a_call_leaves_plain_tensors_of_modules_as_constructed() -> None:
     }  # fmt: skip
     trace_at(reference, "small")
     assert torch.equal(reference.run(inputs)[0], first)
+
+
+def test_large_references_of_other_sizes_are_forgotten_and_constructed_as_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("kernelforge.evaluation.oracle.worker.reference_runner._FORGOTTEN_WEIGHTS", 16)
+    runner = ReferenceRunner(make_task("self.n(a)", "torch.randn(4, 8)", init="self.n = nn.Linear(8, 8)"))
+    first = runner.draw("small", "task", 7)
+    before = {name: tensor.clone() for name, tensor in runner.reference("small").weights().items()}
+    constructed = runner.reference("small")
+    runner.make_room("small")
+    assert runner.reference("small") is constructed
+    runner.make_room("full")
+    assert runner.reference("small") is not constructed
+    redrawn = runner.draw("small", "task", 7)
+    after = runner.reference("small").weights()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert first.expected is not None
+    assert redrawn.expected is not None
+    assert torch.equal(first.expected[0].reference, redrawn.expected[0].reference)
+
+
+FREED = """
+import sys, torch
+from kernelforge.evaluation.oracle.worker import main, torch_device
+
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * 4096
+
+main._keep_freed_memory()
+torch_device._IDLE_BYTES = 1 << 20
+before = resident()
+blocks = [torch.ones(1 << 20) for _ in range(64)]
+last = torch.ones(1 << 20)  # above the others, so that the heap cannot shrink
+del blocks
+kept = resident() - before
+torch_device.release_cached_memory(torch_device.HOST)
+print(kept >> 20, (resident() - before) >> 20)
+"""
+
+
+def test_much_memory_of_freed_blocks_is_given_back_on_the_host() -> None:
+    answer = subprocess.run([sys.executable, "-c", FREED], capture_output=True, text=True, check=True).stdout
+    kept, rest = map(int, answer.split())
+    assert kept > 200
+    assert rest < 100

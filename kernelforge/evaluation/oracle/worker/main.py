@@ -150,12 +150,14 @@ class _OracleServer:
         reckoner = self._task
         sizes = []
         for size in data["sizes"]:
+            reckoner.make_room(size)
             # The full size is not run only to be described.
             facts = facts_at(reckoner.described(size), size, reckoner.task.policy.mutates, fake=size == "full")
             sizes.append(facts.model_dump(mode="json"))
         return {"sizes": sizes}, []
 
     def _op_trace(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
+        self._task.make_room(data["size"])
         graph = trace_at(self._task.described(data["size"]), data["size"])
         return {"graph": graph.model_dump(mode="json")}, []
 
@@ -183,12 +185,14 @@ class _OracleServer:
     def _op_draw(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
         reckoner = self._task
         size = data["size"]
+        reckoner.make_room(size)
         if data["tiled"]:
             drawn, reference = reckoner.draw_tiles(size, int(data["seed"]))
         else:
             drawn = reckoner.draw(size, data["family"], int(data["seed"]), expected=bool(data["expected"]))
             reference = reckoner.reference(size)
         self._draws[data["handle"]] = drawn
+        release_cached_memory(self.device)  # of the float64 twin, while the candidate runs
         # Views: nothing writes to a draw or to its weights before the reply is sent.
         out: list[Blob] = []
         positions, scalars = [], {}

@@ -311,6 +311,10 @@ class Reference:
         self.restore()
         return {spec.name: tensor for spec, tensor in self._named_weights()}
 
+    def weight_bytes(self) -> int:
+        """Bytes of all parameters."""
+        return sum(parameter.nbytes for parameter in self._parameters.values())
+
     def weight_specs(self) -> tuple[WeightSpec, ...]:
         return tuple(spec for spec, _ in self._named_weights())
 

@@ -43,6 +43,9 @@ runs it some thirty times, before a stage has decided whether it may be run at a
 LARGE_WEIGHTS: Final = 1 << 30
 """A reference with more bytes of parameters is not constructed only to be described."""
 
+_FORGOTTEN_WEIGHTS: Final = 1 << 28
+"""A reference with more bytes of parameters, of which it holds two copies, is there at one size at a time."""
+
 _PLAIN_FAMILIES: Final = ("task", "normal", "sparse")
 
 _TELLING: Final = ("normal", "large")
@@ -170,6 +173,16 @@ class ReferenceRunner:
             outline.run(outline.fake_inputs(), self.task.policy.mutates)
             return outline
         return None
+
+    def make_room(self, size: str) -> None:
+        """Forget references of other sizes whose weights are large, before work at this one.
+
+        A later use constructs them again, without the weights of a draw: call this before a draw alone.
+        """
+        for references in (self._described, self._references):
+            for name, reference in list(references.items()):
+                if name != size and not reference.is_outline and reference.weight_bytes() > _FORGOTTEN_WEIGHTS:
+                    del references[name]
 
     def take_size(self, size: Size) -> None:
         """From now on the task also has this size, in place of one of that name; families are those of the small one.

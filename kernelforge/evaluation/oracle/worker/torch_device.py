@@ -137,12 +137,43 @@ def free_bytes(device: torch.device) -> int:
 
 
 def release_cached_memory(device: torch.device, *, all_of_it: bool = False) -> None:
-    """Return memory that torch keeps for later, where it is much: the candidate's runner needs it."""
+    """Return memory that torch, or on the host the C library, keeps for later, where it is much: runners need it."""
     if device.type != "cuda":
+        _trim_heap()
         return
     unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     if all_of_it or unused > _IDLE_BYTES:
         torch.cuda.empty_cache()
+
+
+class _HeapState(ctypes.Structure):
+    """``struct mallinfo2`` of glibc 2.33 and later."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_size_t)
+        for name in (
+            "arena",
+            "ordblks",
+            "smblks",
+            "hblks",
+            "hblkhd",
+            "usmblks",
+            "fsmblks",
+            "uordblks",
+            "free",
+            "keepcost",
+        )
+    )
+
+
+def _trim_heap() -> None:
+    """Give pages back to the system that the C library keeps of freed blocks, where these are much."""
+    library = ctypes.CDLL(None)
+    if not hasattr(library, "mallinfo2") or not hasattr(library, "malloc_trim"):
+        return  # another C library, or an older one
+    library.mallinfo2.restype = _HeapState
+    if library.mallinfo2().free > _IDLE_BYTES:
+        library.malloc_trim(ctypes.c_size_t(0))
 
 
 @contextlib.contextmanager
