@@ -64,6 +64,15 @@ def cross_entropy(task: Loaded) -> Outputs:
     return torch.autograd.grad(F.cross_entropy(x, target, ignore_index=task.IGNORED), (x,), grad)
 
 
+def linear_cross_entropy(task: Loaded) -> Outputs:
+    x, weight = map(leaf, task.tensors[:2])
+    target, grad = task.tensors[2:]
+    target[1] = task.IGNORED
+    task.outputs = task.run(*task.tensors)
+    loss = F.cross_entropy(F.linear(x, weight), target, ignore_index=task.IGNORED)
+    return torch.autograd.grad(loss, (x, weight), grad)
+
+
 def huber_loss(task: Loaded) -> Outputs:
     x, target, grad = task.tensors
     x = leaf(x)
@@ -216,8 +225,8 @@ def hash_encoding_second_order(task: Loaded) -> Outputs:
 FORWARDS: dict[str, Callable[[Loaded], Outputs]] = {
     f"{function.__name__}_backward": function
     for function in (
-        gelu, swiglu, softmax, log_softmax, cross_entropy, huber_loss, layer_norm, rms_norm, batch_norm, group_norm,
-        attention, linear, conv2d, max_pool2d, embedding, cumprod, lstm_cell, l2_normalise,
+        gelu, swiglu, softmax, log_softmax, cross_entropy, linear_cross_entropy, huber_loss, layer_norm, rms_norm,
+        batch_norm, group_norm, attention, linear, conv2d, max_pool2d, embedding, cumprod, lstm_cell, l2_normalise,
         flashrnn_lstm, gated_linear_attention,
     )
 }  # fmt: skip

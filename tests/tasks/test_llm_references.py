@@ -281,6 +281,39 @@ def test_verification_takes_the_lowest_of_equal_tokens() -> None:
     assert accepted.tolist() == [1]
 
 
+@each_seed
+def test_a_tree_of_drafts_sees_the_past_and_its_ancestors(seed: int) -> None:
+    case = Case("tree_attention", seed=seed)
+    q, k_cache, v_cache, k_draft, v_draft, lengths, parents = case.inputs
+    for b, h, i in np.ndindex(q.shape[:3]):
+        path, node = [], i
+        while node >= 0:
+            path.append(node)
+            node = parents[b, node]
+        keys = np.concatenate([k_cache[b, h, : lengths[b]], k_draft[b, h, path]])
+        values = np.concatenate([v_cache[b, h, : lengths[b]], v_draft[b, h, path]])
+        same(case.outputs[0][b, h, i], softmax(keys @ q[b, h, i] / math.sqrt(case.HEAD_DIM)) @ values)
+
+
+def test_a_long_branch_reaches_its_first_token() -> None:
+    case = Case("tree_attention")
+    tensors = case.tensors
+    tensors[-1] = torch.arange(-1, case.DRAFTED - 1, dtype=torch.int32).expand(case.BATCH, -1)  # one branch
+    keys, values = (torch.cat([tensors[i][:, :, :1], tensors[i + 2]], dim=2) for i in (1, 2))
+    tensors[5] = torch.ones(case.BATCH, dtype=torch.int32)
+    mask = torch.ones(case.DRAFTED, case.DRAFTED + 1, dtype=torch.bool).tril(1)
+    want = torch.nn.functional.scaled_dot_product_attention(tensors[0], keys, values, attn_mask=mask)
+    same(case.run(*tensors)[0], want.numpy())
+
+
+def test_a_sparse_layer_adds_up_the_listed_neurons() -> None:
+    case = Case("sparse_ffn")
+    x, gate, up, down, core = case.inputs
+    assert len(set(core)) == case.CORE < case.NEURONS
+    for t, row in enumerate(x):
+        same(case.outputs[0][t], sum(silu(gate[n] @ row) * (up[n] @ row) * down[n] for n in core))
+
+
 def test_a_convolution_step_uses_the_newest_input_and_forgets_the_oldest() -> None:
     case = Case("causal_conv1d_update")
     x, state = case.inputs

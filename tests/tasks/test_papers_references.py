@@ -426,6 +426,21 @@ def test_neighbours_are_averaged_and_their_maximum_is_taken(seed: int) -> None:
         np.testing.assert_allclose(largest[node], np.max(rows, axis=0))
 
 
+@pytest.mark.parametrize("seed", [0, 1])
+def test_every_sample_of_an_edge_moves_both_of_its_rows(seed: int) -> None:
+    task, (vertex, context, source, other), (loss,) = run("node_embedding_step", seed=seed)
+    near, far, want = vertex.copy(), context.copy(), np.zeros(task.EDGES)
+    for e, j in np.ndindex(other.shape):
+        score, y = vertex[source[e]] @ context[other[e, j]], float(j == 0)
+        want[e] -= math.log(sigmoid(score) if y else sigmoid(-score))
+        near[source[e]] -= task.RATE * (sigmoid(score) - y) * context[other[e, j]]
+        far[other[e, j]] -= task.RATE * (sigmoid(score) - y) * vertex[source[e]]
+    assert len(set(source)) < task.EDGES
+    np.testing.assert_allclose(loss, want, rtol=1e-9)
+    np.testing.assert_allclose(task.after[0], near, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(task.after[1], far, rtol=1e-9, atol=1e-12)
+
+
 def affine_alignment(first: Any, second: Any, scores: Any, gap_open: int, gap_extend: int) -> int:
     """The best local alignment's score, by the three recurrences."""
     h = np.zeros((len(first) + 1, len(second) + 1), dtype=int)
