@@ -50,7 +50,7 @@ from kernelforge.records import (
     evaluation_key,
 )
 
-EVALUATOR_VERSION = "15"
+EVALUATOR_VERSION = "16"
 """Changes whenever a verdict or a modelled time could."""
 
 

@@ -410,6 +410,32 @@ def dram_reads(source: str, grid: int, fetch_bytes: int, *arguments: np.ndarray)
     return int(fetched)
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        "y[t] = x[t * 8] + x[t * 8]",
+        "y[t * 8] = 1; __syncwarp(); y[t * 8 + 1] = y[t * 8] + y[t * 8 + 2]",
+        "y[t] = 2; __syncwarp(); y[127 - t] += x[t] * y[t + 128]",
+        "atomicAdd(y + t, x[t]); x[t] = y[t]",
+        "for (int k = 0; k < 8; ++k) x[t * 8 + k] = y[(t * 8 + k) / 2] + (k ? x[t * 8 + k - 1] : 0)",
+    ],
+)
+def test_a_footprint_alone_is_the_same_as_with_counters(body: str) -> None:
+    source = f"""extern "C" __global__ void k(volatile float* x, float* y) {{
+  int t = blockIdx.x * 32 + threadIdx.x;
+  {body};
+}}"""
+    sets = []
+    for only in (False, True):
+        cache = CacheModel(32, 1 << 22, footprint_only=only)
+        cache.keep_footprint(GLOBAL_BASE, 1 << 30)
+        cuda(source).run(4, 32, np.zeros(1024, np.float32), np.zeros(1280, np.float32), cache=cache)
+        footprint = cache.footprint()
+        sets.append((footprint.read.numbers().tolist(), footprint.written.numbers().tolist()))
+    assert sets[0] == sets[1]
+    assert all(sets[0])
+
+
 @pytest.mark.parametrize(("stride", "sectors"), [(1, 4), (4, 16), (8, 32), (16, 64), (32, 64)])
 def test_the_l2_fetches_neighbouring_sectors(stride: int, sectors: int) -> None:
     """Of sectors two or more apart an H100 fetches the neighbours too: 268 MB for 134 MB (ladder stride)."""

@@ -7,6 +7,7 @@ import pytest
 
 from kernelforge.devices.emulated.profile.sampling import Budget
 from kernelforge.hardware.specs import H100, SPECS
+from kernelforge.profiling.counts import PlanCounts
 from kernelforge.profiling.metrics import build_profile
 from kernelforge.records import Performance, Profile
 from tests.devices.emulated.emulated_plans import ADD, ADD_PLAN, REGISTERS, Array, facts, randoms, resolve, runner, work
@@ -517,3 +518,50 @@ def forward(x):
     assert profiled.kernels[0].sampled < 0.5
     most = profiled.value("ptx__global_atomics_per_address.max")
     assert most == pytest.approx(1024 if counts else 64, rel=0.15)
+
+
+COLUMN_SUMS = """
+extern "C" __global__ void sums(const float* x, float* out, int rows, int columns) {
+  int c = blockIdx.x * 32 + threadIdx.x;
+  float sum = 0;
+  for (int r = 0; r < rows; ++r) sum += x[(long long)r * columns + c];
+  out[c] = sum;
+}
+extern "C" __global__ void again(const float* x, float* out, int rows, int columns) {
+  int c = blockIdx.x * 32 + threadIdx.x;
+  float sum = 0;
+  for (int r = 0; r < rows; ++r) sum += x[(long long)r * columns + c] * x[(long long)r * columns + c];
+  out[c] += sum;
+}
+"""
+COLUMN_SUMS_PLAN = """
+def forward(x):
+    rows, columns = x.shape
+    out = empty((columns,))
+    sums[columns // 32, 32](x, out, i32(rows), i32(columns))
+    again[columns // 32, 32](x, out, i32(rows), i32(columns))
+    again[columns // 32, 32](x, out, i32(rows), i32(columns))
+    return out
+"""
+
+
+@pytest.mark.parametrize("columns", [96, 512])
+def test_one_block_stands_for_launches_whose_blocks_would_take_all_work(columns: int) -> None:
+    arrays = (randoms(2048, columns),)
+    resolved, runs = resolve(COLUMN_SUMS_PLAN, arrays), runner(COLUMN_SUMS)
+
+    def counts(limit: int | None, total: int) -> PlanCounts:
+        request = work(resolved, arrays, poison=0, max_thread_instructions=limit, sample_seed=3)
+        return runs.profile(request, budget=Budget(len(resolved.launches), total=total, floor=1))
+
+    complete = counts(None, 1 << 40)
+    of_block = sum(kernel.thread_instructions / kernel.blocks for kernel in complete.kernels)
+    single = counts(int(2.5 * of_block), 1000)
+    assert [kernel.blocks_run for kernel in single.kernels] == [1, 1]
+    for own, exact in zip(single.kernels, complete.kernels, strict=True):
+        assert own.launches == exact.launches
+        assert own.thread_instructions == exact.thread_instructions
+        assert own.total("transactions", "global", "load") == exact.total("transactions", "global", "load")
+        assert own.l1_read_sectors == exact.l1_read_sectors
+    # The input fits the L2: only the first launch reads it.
+    assert sum(kernel.dram_read_bytes for kernel in single.kernels) == pytest.approx(arrays[0].nbytes, rel=0.01)

@@ -792,7 +792,7 @@ class PartialRun:
         foreign, reads = foreign or {}, reads or {}
         traced = earlier | foreign.keys() | reads.keys()
         extents = [extent for extent in execution.extents() if extent.buffer in traced]
-        cache = CacheModel(SECTOR_BYTES, _TRACE_BYTES) if extents else None
+        cache = CacheModel(SECTOR_BYTES, _TRACE_BYTES, footprint_only=True) if extents else None
         if cache is not None:
             keep_footprint(cache, extents)
         units = execution.units_of(step, selected.blocks)[:most]

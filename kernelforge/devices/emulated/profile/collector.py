@@ -64,6 +64,9 @@ from kernelforge.profiling.counts import SECTOR_BYTES, CountedText, KernelCounts
 from kernelforge.profiling.model import kernel_occupancy
 
 WORD_BYTES = 4
+SAMPLED_BLOCKS = 5
+"""Blocks that run of a launch whose blocks are dear: one that tells so, two of the sample, and one twice to see what is
+fetched again. Where they are over the launch's share of the limit of work, one of them stands for the launch."""
 
 
 def warm_up_collector() -> None:
@@ -159,6 +162,8 @@ class Collector:
         counts = Counter(map(_shape, execution.request.plan.launches))
         self._sampled_launches = {shape: choose_launches(count, self._random) for shape, count in counts.items()}
         self._launches: Counter[tuple[object, ...]] = Counter()
+        self._ran = 0
+        """Launches that ran, completely or on sampled blocks."""
         self._groups: dict[tuple[object, ...], KernelCounts] = {}
         self._samples: dict[int, list[_Sample]] = {}
         spec = self._spec
@@ -192,6 +197,7 @@ class Collector:
             self._add_sample(step, group, samples[self._random.randrange(len(samples))], ran=0)
             self._budget.spend(0)
             return
+        self._ran += 1
         registers = self._execution.build.kernels[group.expression].registers_per_thread
         occupied = kernel_occupancy(self._spec, group, registers)
         blocks, units = math.prod(step.grid), self._execution.units(step)
@@ -199,7 +205,7 @@ class Collector:
         self._cache.resize_l1(l1_share)
         if self._residency is not None:
             self._cache.reset()
-        before = self._cache.counts
+        before, work = self._cache.counts, self._execution.work
         reports: list[LaunchReport] = []
         rest: Sequence[int] | None = None
         if units > 1 and not self._execution.waits(step):
@@ -210,7 +216,11 @@ class Collector:
             per_unit = max(report.thread_instructions, 1)
             affordable = self._budget.affordable_blocks(per_unit)
             chunks = choose_chunks(units, affordable, self._random)
-            if self._budget.exceeded_by(per_unit * units) and len(chunks) > 1:
+            exceeded = self._budget.exceeded_by(per_unit * units)
+            if exceeded and self._is_over_share(self._execution.work - work, units):
+                self._add_single(step, group, occupied, report, before)
+                return
+            if exceeded and len(chunks) > 1:
                 probed = self._cache.counts.plus(before, -1).dram_read_sectors * SECTOR_BYTES
                 if self._residency is None:
                     self._residency = self._resident()
@@ -229,6 +239,54 @@ class Collector:
         reports.append(self._run(step, rest))
         self._cache.complete()
         self._add_complete(group, reports, self._cache.counts.plus(before, -1))
+
+    def _is_over_share(self, per_unit: int, units: int) -> bool:
+        """Whether the usual blocks of a launch take more than its share of the work that the request allows, of which
+        one block, or cluster, took ``per_unit``: a profile of all launches would end there, with nothing."""
+        limit = self._execution.request.max_thread_instructions
+        if limit is None:
+            return False
+        later = sum(map(len, self._sampled_launches.values())) - self._ran
+        spent = self._execution.work - per_unit
+        return per_unit * min(units, SAMPLED_BLOCKS) > (limit - spent) / (later + 1)
+
+    def _add_single(
+        self, step: Launch, group: KernelCounts, occupied: Occupancy, report: LaunchReport, before: CacheCounts
+    ) -> None:
+        """Add a launch, and later ones of its shape, by one block or cluster: all others are taken to do the same.
+
+        Args:
+            step: The launch.
+            group: Of its shape.
+            occupied: Occupancy of the kernel.
+            report: Of the block that ran, from an empty L2 if a launch before was sampled.
+            before: Counters of the cache before it ran.
+        """
+        probed, units = 0.0, self._execution.units(step)
+        if self._residency is None:
+            probed = self._cache.counts.plus(before, -1).dram_read_sectors * SECTOR_BYTES
+            self._residency = self._resident()
+            self._cache.reset()
+            report = self._run(step, (self._random.randrange(units),))
+        self._cache.complete()
+        touched = self._cache.footprint()
+        traffic = extrapolate(
+            [ChunkFootprint(1, 1, touched, touched)],
+            self._extents,
+            grid_blocks=units,
+            wave_blocks=self._wave(step, occupied),
+            l2_bytes=self._l2_bytes,
+        )
+        moved = CacheCounts().plus(self._cache.counts, units)
+        repeated = max(moved.l2_read_sectors * SECTOR_BYTES - sum(traffic.read.values()), 0.0)
+        traffic = replace(traffic, refetched=min(traffic.refetched, repeated))
+        sample = _Sample(step, (report,), (), moved, traffic, float(units))
+        self._samples[id(group)].append(sample)
+        self._add_sample(step, group, sample, sample.ran, probed)
+        self._budget.spend(report.thread_instructions)
+        shape = _shape(step)
+        ran = range(self._launches[shape])
+        self._sampled_launches[shape] = self._sampled_launches[shape].intersection(ran)
 
     def _record(self, step: Launch, unit: int, *, alone: bool = True) -> tuple[LaunchReport, Trace | None]:
         """Run one block and record its requests; those of a cluster's blocks are mixed."""

@@ -115,7 +115,8 @@ CACHE_FOOTPRINT_FIRST = 192  # the first line there
 CACHE_FOOTPRINT_LINES = 200  # 0: no footprint is kept
 CACHE_TOUCHED = 208  # address of the numbers of its words that have sectors, in the order in which they got some
 CACHE_TOUCHED_COUNT = 216
-CACHE_HEADER = 224
+CACHE_FOOTPRINT_ONLY = 224  # 1: loads of sectors that nothing has written are noted in the footprint alone
+CACHE_HEADER = 232
 L1_WAYS = 16
 """Chosen for the time of a look-up: lines may be almost anywhere in an L1. Accel-Sim's Volta has 4 sets of 64 to 256
 ways (``SM7_QV100``); an A100's windows of images keep with 16 what they keep with more, and lose it with 4."""
@@ -173,9 +174,11 @@ class CacheModel:
         l1_bytes: L1 capacity of one CTA.
         l2_bytes: L2 capacity.
         fetch_bytes: What a miss of the L2 fetches: 32, or 64 for a sector and its neighbour.
+        footprint_only: Only the footprint matters, not the counters: it is the same, and loads of sectors that nothing
+            has written are not looked up, which takes most of the time.
     """
 
-    def __init__(self, l1_bytes: int, l2_bytes: int, fetch_bytes: int = 32) -> None:
+    def __init__(self, l1_bytes: int, l2_bytes: int, fetch_bytes: int = 32, *, footprint_only: bool = False) -> None:
         self._header = np.zeros(CACHE_HEADER // 8, dtype=np.int64)
         self.resize_l1(l1_bytes)
         l2_sets = max(l2_bytes // (LINE_BYTES * L2_WAYS), 1)
@@ -185,6 +188,7 @@ class CacheModel:
         self._in_use = np.empty(len(self._l2), dtype=np.int64)
         self._header[CACHE_L2_IN_USE // 8] = self._in_use.ctypes.data
         self._header[CACHE_FETCH // 8] = fetch_bytes // 32
+        self._header[CACHE_FOOTPRINT_ONLY // 8] = int(footprint_only)
         self._stores = np.zeros(STORE_ENTRIES * STORE_ENTRY // 8, dtype=np.int64)
         self._header[CACHE_STORES // 8] = self._stores.ctypes.data
         self._epochs = np.zeros(MOST_WARPS, dtype=np.int64)
@@ -365,6 +369,16 @@ def l2_write(cache: int, sector: int, mask: int) -> None:
 
 
 @native
+def is_written(cache: int, sector: int) -> bool:
+    """Whether the footprint has a sector as written."""
+    at = (sector >> 2) - load_i64(cache + CACHE_FOOTPRINT_FIRST)
+    if at < 0 or at >= load_i64(cache + CACHE_FOOTPRINT_LINES):
+        return False
+    written = load_i64(load_i64(cache + CACHE_FOOTPRINT) + 16 * (at >> 4) + 8)
+    return written >> (4 * (at & 15) + (sector & 3)) & 1 != 0
+
+
+@native
 def add_to_footprint(cache: int, line: int, bits: int, side: int) -> None:
     """Note sectors of a line that are fetched (side 0) or written (side 8), where a footprint is kept."""
     at = line - load_i64(cache + CACHE_FOOTPRINT_FIRST)
@@ -489,7 +503,24 @@ def cache_access(ctx: int, count: int, access: int, masks: int) -> None:
     warp = load_i32(ctx + lay.CTX_WARP)
     if load_i64(cache + CACHE_TRACE_CAPACITY):
         record_request(cache, units, count, access, masks, warp)
-    l1_access(cache, 0, units, masks, count, access, warp, 0, 0)
+    if load_i64(cache + CACHE_FOOTPRINT_ONLY) and access == lay.LOAD:
+        note_loads(cache, units, count, warp)
+    else:
+        l1_access(cache, 0, units, masks, count, access, warp, 0, 0)
+
+
+@native
+def note_loads(cache: int, units: int, count: int, warp: int) -> None:
+    """Add the sectors of a load to the footprint. Those that nothing has written were in a cache only if loads had
+    brought them there, and are in the footprint then; the others are looked up."""
+    epoch = load_i64(cache + CACHE_EPOCHS) + 8 * warp
+    store_i64(epoch, load_i64(epoch) + 1)
+    for k in range(count):
+        sector = load_i64(units + 8 * k)
+        if is_written(cache, sector):
+            l1_access(cache, 0, units + 8 * k, 0, 1, lay.LOAD, warp, 0, 0)
+        else:
+            add_to_footprint(cache, sector >> 2, 1 << (sector & 3), 0)
 
 
 @native
