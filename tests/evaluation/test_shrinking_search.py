@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -70,6 +71,25 @@ def test_free_extents_get_odd_quad_and_tiny_sizes_within_the_bounds() -> None:
 def test_extents_that_could_be_mistaken_for_each_other_are_not_equal() -> None:
     sizes = searched({"M": 4096, "K": 4096, "N": 4096}, elements=lambda v: v["M"] * v["K"] + v["K"] * v["N"]).sizes
     assert all(len(set(values.values())) == 3 for values in sizes.values())
+
+
+def test_small_tells_equal_extents_apart_where_the_bounds_leave_room_for_two_more_alone() -> None:
+    # KernelBench 3/48: X and Y of batch x length x heads x head, A, B and C; 12 instead of 8 is above the bounds.
+    full = {"BATCH": 2048, "LENGTH": 128, "HEADS": 8, "HEAD": 64, "STATE": 16, "BLOCK": 64}
+
+    def elements(v: Mapping[str, int]) -> int:
+        return v["BATCH"] * v["LENGTH"] * v["HEADS"] * (2 * v["HEAD"] + 2 * v["STATE"] + 1)
+
+    small = searched(full, lambda v: v["LENGTH"] % v["BLOCK"] == 0, elements).sizes["small"]
+    assert small == {"BATCH": 64, "LENGTH": 16, "HEADS": 4, "HEAD": 10, "STATE": 4, "BLOCK": 8}
+
+
+@pytest.mark.parametrize(("divisor", "small"), [(1, {6, 4, 2}), (4, {4})])
+def test_small_moves_extents_apart_by_what_divides_them_alone(divisor: int, small: set[int]) -> None:
+    full = {"A": 64, "B": 64, "C": 64}
+    bounds = replace(Bounds(), base=replace(Bounds().base, elements=64))
+    sizes = searched(full, lambda v: all(value % divisor == 0 for value in v.values()), bounds=bounds).sizes
+    assert set(sizes["small"].values()) == small
 
 
 def test_equal_extents_that_must_stay_equal_do() -> None:

@@ -36,7 +36,7 @@ from kernelforge.tasks.loaders.base import ExternalTask
 from kernelforge.utils.atomic_files import atomic_write
 from kernelforge.utils.closing import Closing
 
-VERSION = 7
+VERSION = 8
 """Of the choice itself: raised whenever the same task would get other sizes."""
 
 OTHER_BOUNDS = (8, 1 / 8, 64)

@@ -10,9 +10,10 @@ machine.
    much even so, for weights that no extent changes, has the largest cap at which no other count is above the bounds.
 2. *Freedom*: from there each extent is moved alone to odd multiples of 1, 2, 4, 8 and of the other constants that
    divide it. Where it cannot move alone, it moves together with those that it equals in the file; else it stays.
-3. *Sizes*: ``small`` is the base. A hidden size begins with short extents, and one after the other is moved beyond the
-   largest tile of a thread block (:data:`TILES`) that fits into it at the full size, as far as the bounds allow. What
-   crosses its tiles at no hidden size yet comes first.
+3. *Sizes*: ``small`` is the base, with free extents moved apart, at last by two or one where they are equal in the
+   file. A hidden size begins with short extents, and one after the other is moved beyond the largest tile of a thread
+   block (:data:`TILES`) that fits into it at the full size, as far as the bounds allow. What crosses its tiles at no
+   hidden size yet comes first.
 """
 
 from __future__ import annotations
@@ -200,7 +201,7 @@ class ExtentSearch:
             constants = self._constants(base)
             return Chosen({"small": constants}, ("the file has no extents to change: no hidden sizes are made",))
         parts = self._parts(base)
-        sizes = {"small": self._style(base, parts, _apart)}
+        sizes = {"small": self._told_apart(self._style(base, parts, _apart), parts)}
         notes = []
         covered: dict[int, int] = {}
         tiny = self._together(self._style(base, parts, _tiny), parts)
@@ -429,6 +430,19 @@ class ExtentSearch:
                     break
         return values
 
+    def _told_apart(self, values: Values, parts: Sequence[_Part]) -> Values:
+        """Values at which extents that are equal in the file, but need not be, differ as far as the bounds allow: who
+        sees the full and the small size alone cannot tell apart what is equal at both."""
+        for part in sorted(parts, key=lambda part: -self._extent(part)):
+            first = part.members[0]
+            if any(
+                self._full[position] == self._full[first] and value == values[first]
+                for position, value in enumerate(values)
+                if position not in part.members
+            ):
+                values = self._style(values, [part], _slightly_apart)
+        return values
+
     def _together(self, values: Values, parts: Sequence[_Part]) -> Values:
         """Extents of which one divides the other, such as channels and groups, as odd multiples of an odd number."""
         for large in sorted(parts, key=lambda part: -part.modulus):
@@ -591,6 +605,13 @@ def _apart(value: int, modulus: int) -> list[int]:
     """For ``small``: the base's own value first, then multiples of 8 near it, so that no two extents need be equal."""
     step = math.lcm(8 if value >= 16 else 4, modulus)
     return [value, *(value + shift * step for shift in (1, -1, 2, -2, 3) if value + shift * step > 0)]
+
+
+def _slightly_apart(value: int, modulus: int) -> list[int]:
+    """For ``small``, where bounds or other extents leave no room for a multiple of 8 or 4: even values, then any."""
+    even = math.lcm(2, modulus)
+    shifts = [*(shift * even for shift in (1, -1, 2, -2, 3)), modulus, -modulus]
+    return [value + shift for shift in shifts if value + shift > 1]
 
 
 def _moved(values: Values, members: Iterable[int], value: int) -> Values:
