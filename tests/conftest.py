@@ -67,15 +67,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Leave out cases of tests marked ``one_in``, and set the order.
 
     Cases are left out unless all are asked for, by ``--all-cases``, or some by name, with ``-k`` or ``::``. Files with
-    slow tests come first: of several workers none is then left alone with one at the end. Those with a browser come
-    last: it takes memory until the session ends."""
+    slow tests come first, then those with a browser: of several workers none is then left alone with one at the end.
+    A browser takes memory until the session ends, which the quick tests behind it do not need."""
     by_name = config.option.keyword or any("::" in argument for argument in config.args)
     if not config.getoption("--all-cases") and not by_name:
         left_out = set(cases_left_out(items))
         config.hook.pytest_deselected(items=[item for item in items if item in left_out])
         items[:] = [item for item in items if item not in left_out]
     slow, browser = ({item.path for item in items if item.get_closest_marker(marker)} for marker in ("slow", "browser"))
-    items.sort(key=lambda item: (item.path in browser, item.path not in slow))
+    items.sort(key=lambda item: (item.path not in slow, item.path not in browser))
 
 
 def cases_left_out(items: list[pytest.Item]) -> list[pytest.Item]:
