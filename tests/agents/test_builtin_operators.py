@@ -229,7 +229,7 @@ TENSOR_CORES = {
 }
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("name", TENSOR_CORES)
 @pytest.mark.parametrize("constants", [{"N": 7, "D": 9, "K": 5}, {"N": 68, "D": 40, "K": 3}], ids=["odd", "fours"])
 def test_tensor_cores_give_pytorchs_values(name: str, constants: dict[str, int], compiler: Compiler) -> None:
@@ -249,7 +249,7 @@ WARPGROUPS = {
 }
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", WARPGROUPS)
 def test_warpgroups_multiply_halves_where_rows_are_aligned(name: str, compiler: Compiler) -> None:
     task = _task(WARPGROUPS[name])
