@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from benchmarks import integrity
+from kernelforge.sandbox import Zygote
 from tests.adversarial.corpus import read_cases
 
 SOME = ["zeros-for-a-softmax", "honest-online-softmax", "class-patches-allclose", "lazy-matmul-guards"]
@@ -54,7 +57,10 @@ def test_the_case_and_its_reference_are_handed_over() -> None:
 
 
 @pytest.mark.slow
-def test_published_rule_pays_where_kernelforge_does_not(capsys: pytest.CaptureFixture[str]) -> None:
+def test_published_rule_pays_where_kernelforge_does_not(
+    kept_zygotes: Callable[..., Zygote], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(integrity, "Bench", partial(integrity.Bench, zygote=kept_zygotes))
     kernelforge, theirs = integrity.compare(["kernelforge", "kernelbench-rule"], CASES)
     assert kernelforge.paid(CASES) == kernelforge.refused(CASES) == theirs.refused(CASES) == []
     assert theirs.paid(CASES) == ["class-patches-allclose", "zeros-for-a-softmax"]

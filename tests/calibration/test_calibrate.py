@@ -73,6 +73,7 @@ def wrong(calibration: Calibration) -> dict[str, tuple[float, float | None]]:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("warm_zygotes")
 def test_figures_that_are_made_up_are_found(tmp_path: Path) -> None:
     path = tmp_path / "made_up.toml"
     path.write_text(MADE_UP)
@@ -100,6 +101,7 @@ def test_figures_that_are_made_up_are_found(tmp_path: Path) -> None:
 @pytest.mark.one_in(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("key", ["h100", "a100", "rtx-4090", "t4"])
+@pytest.mark.usefixtures("warm_zygotes")
 def test_figures_of_known_cards_are_found(key: str) -> None:
     calibration, _, _ = calibrate(f"emulated:{key}")
     assert wrong(calibration) == {}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 
 import pytest
 
@@ -15,8 +16,10 @@ CASES = seeded_bugs()
 
 
 @pytest.fixture(scope="module")
-def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
-    with Emulator("emulated:h100", cache=tmp_path_factory.mktemp("builds")) as opened:
+def emulator(
+    tmp_path_factory: pytest.TempPathFactory, warmly: Callable[[], AbstractContextManager[None]]
+) -> Iterator[Emulator]:
+    with warmly(), Emulator("emulated:h100", cache=tmp_path_factory.mktemp("builds")) as opened:
         yield opened
 
 
