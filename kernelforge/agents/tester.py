@@ -120,13 +120,18 @@ class TesterScore:
 
     @property
     def counted(self) -> tuple[TestedMutant, ...]:
-        """Mutants that the task's own inputs do not reject, and others do: those of the check, or of these tests."""
-        return tuple(mutant for mutant in self.mutants if not mutant.by_first and (mutant.by_tests or mutant.by_check))
+        """Mutants that the task's own inputs do not reject, and the check's other families do."""
+        return tuple(mutant for mutant in self.mutants if mutant.by_check and not mutant.by_first)
 
     @property
     def rejected(self) -> tuple[TestedMutant, ...]:
         """Mutants of :attr:`counted` that the tests reject."""
         return tuple(mutant for mutant in self.counted if mutant.by_tests)
+
+    @property
+    def only_tests(self) -> tuple[TestedMutant, ...]:
+        """Mutants that the tests alone reject: a gap in the check, or inputs on which a correct kernel may differ."""
+        return tuple(mutant for mutant in self.mutants if mutant.by_tests and not mutant.by_check)
 
     @property
     def score(self) -> float | None:

@@ -17,9 +17,12 @@ from kernelforge.client.models import (
     ClaimRequest,
     Experience,
     GroupAnswer,
+    InputTestsAnswer,
+    InputTestsRequest,
     Job,
     PolicyRow,
     PromptAnswer,
+    PromptedAgent,
     PromptKindName,
     PromptRequest,
     RewardResult,
@@ -211,9 +214,25 @@ class AsyncClient(ClientBase[AsyncTransport]):
         """The tasks that are offered, or those of one suite."""
         return await self._ask(calls.tasks(suite))
 
-    async def task(self, name: str) -> TaskPage:
+    async def task(self, name: str, *, agent: PromptedAgent = "coder") -> TaskPage:
         """A task with the prompt for a model, by ``suite/name``."""
-        return await self._ask(calls.task(name))
+        return await self._ask(calls.task(name, agent))
+
+    async def score_tests(
+        self, task: str, completion: str, *, most: int | None = None, timeout_s: float | None = None
+    ) -> InputTestsAnswer:
+        """Score a Tester's reply by the faults that its inputs show; equal requests share an answer.
+
+        Args:
+            task: ``suite/name``, a name of the default suite, or a digest.
+            completion: the model's complete reply to the prompt of ``task(name, agent="tester")``.
+            most: faults that are tried at most; by default the server's 60.
+            timeout_s: replaces the client's for this call.
+        """
+        fields = {"task": task, "completion": completion} | ({} if most is None else {"most": most})
+        limits = self._settings.limits(timeout_s)
+        call = calls.tests(checked(InputTestsRequest, fields), limits.remaining_s)
+        return await self._transport.run(flow.ask(self._transport, call, limits))
 
     async def group(
         self, group_id: str, *, run_id: str = "default", size: int | None = None, timeout_s: float | None = None

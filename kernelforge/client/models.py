@@ -539,6 +539,10 @@ class TaskRow(_Answer):
     tags: list[str] = []
 
 
+PromptedAgent = Literal["coder", "tester"]
+"""Whose prompt a page of a task has: that of a Coder, or of a Tester, which proposes further test inputs."""
+
+
 class TaskPage(TaskRow):
     device: str
     prompt: str
@@ -549,6 +553,49 @@ class TaskPage(TaskRow):
     """Its other part, the request."""
     reference_sha256: str
     """Hash of the task file, by which ``reference_code`` finds its task."""
+
+
+MAX_MUTANTS = 200
+
+
+class InputTestsRequest(_Request):
+    """A Tester's reply to be scored by the faults that its inputs show."""
+
+    task: str = Field(min_length=1, max_length=200, examples=["core/softmax"])
+    """``suite/name``, the name of a task of the default suite, or a task's digest."""
+    completion: str = Field(max_length=MAX_COMPLETION_CHARS)
+    """The reply: the last JSON object in it counts, ``{"generators": [{"name", "why", "plan"}]}``."""
+    most: int = Field(default=60, ge=1, le=MAX_MUTANTS)
+    """Faults of the task that are tried at most, spread over their kinds."""
+
+
+class GeneratorScore(_Answer):
+    name: str
+    admitted: bool
+    """Whether the reference passes on its inputs, at one of the sizes that are checked at least."""
+    reason: str = ""
+    """Why it was refused, or left out at some sizes."""
+    sizes: int
+    """Number of sizes where it is used."""
+    rejected: int
+    """Faults that its inputs show, of those that count."""
+
+
+class InputTestsAnswer(_Answer):
+    task: str
+    outcome: Literal["scored", "unreadable", "no_faults"]
+    """``no_faults``: the task's own inputs show each fault that can be shown, so that no test can earn anything."""
+    reward: float | None = None
+    """``rejected / counted``; 0 for a reply that cannot be read, None with the outcome ``no_faults``."""
+    fault: str | None = None
+    """Why the reply cannot be read."""
+    tests: list[GeneratorScore] = []
+    mutants: int = 0
+    """Faults that were tried."""
+    counted: int = 0
+    """Those that the task's own inputs do not show, and other inputs of the check do."""
+    rejected: int = 0
+    """Those of them that the reply's inputs show."""
 
 
 class PolicyRow(_Answer):

@@ -24,11 +24,14 @@ from kernelforge.client.models import (
     ClaimRequest,
     Experience,
     GroupAnswer,
+    InputTestsAnswer,
+    InputTestsRequest,
     Job,
     JobRequest,
     PolicyRow,
     ProblemAnswer,
     PromptAnswer,
+    PromptedAgent,
     PromptRequest,
     RunSettings,
     RunStatus,
@@ -197,8 +200,14 @@ def tasks(suite: str | None) -> RequestSpec[list[TaskRow]]:
     return RequestSpec("GET", "/v1/tasks", list[TaskRow], query={} if suite is None else {"suite": suite})
 
 
-def task(name: str) -> RequestSpec[TaskPage]:
-    return RequestSpec("GET", "/v1/tasks/" + quote(name, safe="/"), TaskPage)
+def task(name: str, agent: PromptedAgent) -> RequestSpec[TaskPage]:
+    query = {} if agent == "coder" else {"agent": agent}  # an older server does not know it
+    return RequestSpec("GET", "/v1/tasks/" + quote(name, safe="/"), TaskPage, query=query)
+
+
+def tests(request: InputTestsRequest, hold_s: float) -> RequestSpec[InputTestsAnswer]:
+    """Repeated, it joins the first, or gets its answer."""
+    return RequestSpec("POST", "/v1/tests", InputTestsAnswer, request, hold_s=hold_s)
 
 
 def group(run_id: str, group_id: str, size: int | None, wait_s: float) -> RequestSpec[GroupAnswer]:

@@ -26,6 +26,7 @@ from kernelforge.errors import (
     TaskError,
     UnsupportedError,
 )
+from kernelforge.evaluation.audit.results import TestedMutant
 from kernelforge.evaluation.stages.programs import Program
 from kernelforge.records import (
     Build,
@@ -34,6 +35,7 @@ from kernelforge.records import (
     Evaluation,
     Fingerprint,
     Graph,
+    InputGenerator,
     Profile,
     Record,
     Task,
@@ -99,6 +101,15 @@ class TaskContextData(Record):
     device: dict[str, str]
     spec: str
     """Key of the device's figures: see :func:`kernelforge.hardware.specs.spec_by_key`."""
+
+
+class ScoredTests(Record):
+    """Tests of a Tester's reply, with the mutants that they were tried on."""
+
+    fault: str = ""
+    """Why the reply cannot be read; empty otherwise."""
+    tests: tuple[InputGenerator, ...] = ()
+    mutants: tuple[TestedMutant, ...] = ()
 
 
 SlotState = Literal["starting", "idle", "busy", "quarantined", "drained"]
@@ -215,6 +226,15 @@ class Engine(Protocol):
 
     async def task_context(self, task: Task) -> TaskContextData:
         """Facts of a task that agents may see; needs no slot.
+
+        Raises:
+            TaskError: its reference does not run, or it cannot be evaluated.
+            WorkerDied: try again.
+        """
+        ...
+
+    async def score_tests(self, task: Task, reply: str, most: int) -> ScoredTests:
+        """Score the input generators of a Tester's reply on at most ``most`` mutants of a task; needs no slot.
 
         Raises:
             TaskError: its reference does not run, or it cannot be evaluated.

@@ -21,6 +21,7 @@ from kernelforge.workers.base import (
     EvaluationReport,
     Health,
     Prepared,
+    ScoredTests,
     Slot,
     TaskContextData,
     WorkerDied,
@@ -188,12 +189,25 @@ class WorkerPoolEngine(Engine):
         return report
 
     async def task_context(self, task: Task) -> TaskContextData:
+        reply = await (await self._oracle_slot()).ask("brief", task=task.model_dump(mode="json"))
+        return TaskContextData.model_validate(reply["brief"])
+
+    async def score_tests(self, task: Task, reply: str, most: int) -> ScoredTests:
+        compile_slot = await self._oracle_slot()
+        answer = await compile_slot.ask("tests", task=task.model_dump(mode="json"), reply=reply, most=most)
+        return ScoredTests.model_validate(answer["tests"])
+
+    async def _oracle_slot(self) -> WorkerSlot:
+        """Wait for an idle compile worker, which can open a task's oracle.
+
+        Raises:
+            KernelForgeError: none of them starts.
+        """
         compile_slot = await self._idle_compile_slot()
         if compile_slot is None:
             why = next((compile_slot.why for compile_slot in self._compile_slots.values()), "there is none")
             raise KernelForgeError(f"no worker describes tasks: {why}")
-        reply = await compile_slot.ask("brief", task=task.model_dump(mode="json"))
-        return TaskContextData.model_validate(reply["brief"])
+        return compile_slot
 
     async def close(self) -> None:
         await asyncio.gather(

@@ -15,9 +15,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
+from kernelforge.agents.tester import parse_tests, score_tests, try_tests
 from kernelforge.compile import Compiler
 from kernelforge.compile.cache import packed_build, unpacked_build
-from kernelforge.errors import EvaluationCancelled, UnsupportedError
+from kernelforge.errors import CandidateError, EvaluationCancelled, UnsupportedError
 from kernelforge.evaluation.evaluator import EvaluationResult, concluded
 from kernelforge.evaluation.oracle.client import KnownTasks, Oracle, OracleFacts
 from kernelforge.evaluation.oracle.shared import SharedOracles
@@ -27,7 +28,15 @@ from kernelforge.evaluation.stages.compile_stage import BuildState, StageFailed,
 from kernelforge.evaluation.stages.programs import Program, program_of
 from kernelforge.records import Candidate, Evaluation, Fingerprint, MeasureSettings, Record, Task, TaskFacts
 from kernelforge.sandbox import Zygote
-from kernelforge.workers.base import EvaluationOrder, EvaluationReport, Prepared, TaskContextData, classify, make_report
+from kernelforge.workers.base import (
+    EvaluationOrder,
+    EvaluationReport,
+    Prepared,
+    ScoredTests,
+    TaskContextData,
+    classify,
+    make_report,
+)
 
 ORACLE_PATIENCE_S = 0.5
 """How long an interrupted call may wait for its oracle before the oracle is ended too, which is slow to replace."""
@@ -279,6 +288,23 @@ class CompileWorker:
                 device=self.target.description,
                 spec=self.target.spec,
             )
+
+    def score_tests(self, task: Task, reply: str, most: int) -> ScoredTests:
+        """Score the input generators of a Tester's reply on at most ``most`` mutants of a task.
+
+        Raises:
+            TaskError: its reference does not run, or wrong answers could earn a reward.
+            EvaluationCancelled: :meth:`interrupt` was called.
+        """
+        try:
+            proposed = parse_tests(reply)
+        except CandidateError as error:
+            return ScoredTests(fault=str(error))
+        with self._call.call(), self._open_oracle(task, self.tasks.of(task)) as oracle:
+            oracle.require_admitted()
+            inputs = oracle.facts().at("small").inputs
+            tests = try_tests(proposed, "reply", task, inputs, oracle)
+            return ScoredTests(tests=tests, mutants=score_tests(tests, inputs, oracle, most).mutants)
 
     def interrupt(self) -> bool:
         """End the call in progress within about a second, from another thread; False if there is none.

@@ -94,6 +94,9 @@ class _Server:
     def _execute(self, frame: dict[str, Any]) -> dict[str, Any]:
         if frame["op"] == "brief":
             return {"brief": self._worker.task_context(Task.model_validate(frame["task"])).model_dump(mode="json")}
+        if frame["op"] == "tests":
+            task = Task.model_validate(frame["task"])
+            return {"tests": self._worker.score_tests(task, frame["reply"], frame["most"]).model_dump(mode="json")}
         order = EvaluationOrder.model_validate(frame["order"])
         if frame["op"] == "evaluate" and isinstance(self._worker, DeviceWorker):
             return {"report": self._worker.evaluate(order).model_dump(mode="json")}

@@ -214,8 +214,13 @@ def test_where_every_fault_shows_on_the_tasks_own_inputs_there_is_no_score() -> 
     visible = results.TestedMutant(mutant="a", fault="removed", by_first=True, by_check=True)
     equivalent = results.TestedMutant(mutant="b", fault="removed", by_first=False, by_check=False)
     assert tester.TesterScore((), (visible, equivalent)).score is None
-    only_tests = results.TestedMutant(mutant="c", fault="removed", by_first=False, by_tests=("t",), by_check=False)
-    assert tester.TesterScore((), (visible, equivalent, only_tests)).score == 1.0
+
+
+def test_what_the_tests_alone_reject_is_told_apart_and_earns_nothing() -> None:
+    alone = results.TestedMutant(mutant="c", fault="removed", by_first=False, by_tests=("t",), by_check=False)
+    missed = results.TestedMutant(mutant="d", fault="removed", by_first=False, by_check=True)
+    score = tester.TesterScore((), (alone, missed))
+    assert (score.counted, score.rejected, score.only_tests, score.score) == ((missed,), (), (alone,), 0.0)
 
 
 def test_a_model_is_a_tester_by_its_specification(tmp_path: Path) -> None:

@@ -72,6 +72,19 @@ async def test_tasks_runs_and_the_servers_state_are_told(server: ProtocolServer)
         assert (await client.status()).state == "ready"
 
 
+async def test_a_testers_prompt_and_the_score_of_its_reply(server: ProtocolServer) -> None:
+    async with AsyncClient(server.url) as client:
+        await client.task(TASK)
+        assert server.received[-1].query == "", "a server that knows no other agent is asked as ever"
+        await client.task(TASK, agent="tester")
+        assert server.received[-1].query == "agent=tester"
+        answer = await client.score_tests(TASK, "a reply")
+        assert (answer.task, answer.reward, answer.counted) == (TASK, 0.5, 2)
+        assert b"most" not in server.received[-1].body
+    with Client(server.url) as client, pytest.raises(UsageError, match="most"):
+        client.score_tests(TASK, "a reply", most=0)
+
+
 def test_a_server_that_drains_tells_so_at_once(server: ProtocolServer) -> None:
     body = (
         b'{"state": "draining", "version": "1", "engine": "local", "devices": [], '

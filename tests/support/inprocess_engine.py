@@ -2,7 +2,8 @@
 
 Words in the source: ``WRONG`` has that verdict, ``DIE<n>`` loses its worker the first n times, ``HANG`` never ends,
 ``SLOW`` takes a while, ``TROUBLE`` is trouble that never passes, ``ONCE`` is trouble that passes, ``LACKS`` needs what
-the device lacks, ``BUILD`` ends while it is prepared, ``ALIKE`` is the program of all that say so.
+the device lacks, ``BUILD`` ends while it is prepared, ``ALIKE`` is the program of all that say so. A Tester's reply
+shows one of two faults; ``EASY`` has none that count, ``BROKEN`` a task that cannot be used.
 """
 
 from __future__ import annotations
@@ -14,13 +15,16 @@ from collections.abc import Sequence
 from typing import Literal
 
 from kernelforge.client.models import Fault, JobRequest
+from kernelforge.errors import TaskError
+from kernelforge.evaluation.audit.results import TestedMutant
 from kernelforge.evaluation.stages.programs import Program
-from kernelforge.records import Evaluation, Fingerprint, Profile, Roofline, Task, TaskFacts, Verdict
+from kernelforge.records import Evaluation, Fingerprint, InputGenerator, Profile, Roofline, Task, TaskFacts, Verdict
 from kernelforge.workers.base import (
     EvaluationOrder,
     EvaluationReport,
     Health,
     Prepared,
+    ScoredTests,
     Slot,
     TaskContextData,
     WorkerDied,
@@ -64,6 +68,7 @@ class InProcessEngine:
         self.freed: list[str] = []
         """Candidates whose evaluation was cancelled."""
         self.briefs = 0
+        self.testers = 0
         self.gate = asyncio.Event()
         """Evaluations wait for it."""
         self.gate.set()
@@ -168,6 +173,29 @@ class InProcessEngine:
             device=dict(BRIEF.device),
             spec=BRIEF.spec.key,
         )
+
+    async def score_tests(self, task: Task, reply: str, most: int) -> ScoredTests:
+        self.testers += 1
+        self._tried[reply] += 1
+        await asyncio.sleep(0)
+        dies = re.search(r"DIE(\d+)", reply)
+        if dies and self._tried[reply] <= int(dies[1]):
+            raise WorkerDied("the worker ended with signal 9")
+        if "BROKEN" in reply:
+            raise TaskError("the reference does not run")
+        if "{" not in reply:
+            return ScoredTests(fault="the reply holds no JSON object")
+        test = InputGenerator(
+            name="far", plan="p", provider="reply", admitted=True, reason="", sizes=("small", "hidden_odd")
+        )
+        mutants = [TestedMutant(mutant="a", fault="removed", by_first=True, by_check=True)]
+        if "EASY" not in reply:
+            mutants += [
+                TestedMutant(mutant="b", fault="removed", by_first=False, by_tests=("far",), by_check=True),
+                TestedMutant(mutant="c", fault="removed", by_first=False, by_check=True),
+                TestedMutant(mutant="d", fault="removed", by_first=False, by_check=False),
+            ]
+        return ScoredTests(tests=(test,), mutants=tuple(mutants[:most]))
 
     async def close(self) -> None:
         self._busy.clear()

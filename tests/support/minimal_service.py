@@ -15,7 +15,10 @@ from kernelforge.agents.base import TaskContext
 from kernelforge.client.models import (
     Components,
     Fault,
+    GeneratorScore,
     GroupAnswer,
+    InputTestsAnswer,
+    InputTestsRequest,
     Job,
     JobRequest,
     JobStatus,
@@ -291,6 +294,14 @@ class MinimalService:
 
     async def task_context(self, task: Task) -> TaskContext:
         return replace(BRIEF, task=task, facts=TaskFacts(task_digest=task.digest, sizes=BRIEF.facts.sizes))
+
+    async def score_tests(self, request: InputTestsRequest, caller: Caller) -> InputTestsAnswer:
+        self.callers.append(caller)
+        name, _ = self.find_task(request.task)
+        test = GeneratorScore(name="far", admitted=True, sizes=2, rejected=1)
+        return InputTestsAnswer(
+            task=name, outcome="scored", reward=0.5, tests=[test], mutants=request.most, counted=2, rejected=1
+        )
 
     async def drain(self) -> None:
         self.state = "draining"

@@ -28,6 +28,8 @@ from kernelforge.client.models import (
     CancelAnswer,
     CancelRequest,
     Fault,
+    InputTestsAnswer,
+    InputTestsRequest,
     Job,
     JobRequest,
     JobStatus,
@@ -198,6 +200,11 @@ class ProtocolServer:
                         prompt="Write it.",
                         reference_sha256="0",
                     )
+                )
+            case ["POST", "tests"]:
+                tests = InputTestsRequest.model_validate_json(request.body)
+                return _json_answer(
+                    InputTestsAnswer(task=tests.task, outcome="scored", reward=0.5, counted=2, rejected=1)
                 )
             case ["GET", "runs"]:
                 return ScriptedAnswer(body=TypeAdapter(list[RunStatus]).dump_json([self._run("default", 1.0)]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import secrets
 import signal
@@ -17,6 +18,7 @@ import pytest
 
 from kernelforge.errors import DeviceError, KernelForgeError, UsageError
 from kernelforge.records import Verdict
+from kernelforge.tasks import load_task
 from kernelforge.workers.base import EvaluationOrder, EvaluationReport, Prepared, WorkerDied
 from kernelforge.workers.pool import LocalEngine
 from kernelforge.workers.roles import WorkerSettings
@@ -141,6 +143,18 @@ async def test_a_brief_tells_nothing_of_hidden_sizes(engine: LocalEngine) -> Non
     assert {size.size for size in facts.facts.sizes} == {"full", "small"}
     assert facts.graph.nodes
     assert "H100" in facts.device["device"]
+
+
+async def test_a_testers_reply_is_scored_in_the_oracles_that_workers_share(engine: LocalEngine) -> None:
+    plans = {"far_below": "def inputs(x):\n    return uniform(-900, -800)\n", "shell": "import os\n"}
+    reply = json.dumps({"generators": [{"name": name, "why": "w", "plan": plan} for name, plan in plans.items()]})
+    task = load_task("core/softmax")
+    scored = await engine.score_tests(task, reply, 30)
+    assert [(test.name, test.admitted) for test in scored.tests] == [("far_below", True), ("shell", False)]
+    assert len(scored.mutants) == 30
+    assert {mutant.by_tests for mutant in scored.mutants} == {(), ("far_below",)}
+    assert "JSON object" in (await engine.score_tests(task, "prose", 30)).fault
+    assert (await evaluated(engine, order())).evaluation.verdict is Verdict.OK
 
 
 async def test_a_task_that_cannot_be_judged_is_trouble_and_no_score(engine: LocalEngine) -> None:

@@ -42,7 +42,7 @@ CACHED_TASKS: Final = 1024
 
 _CACHED: Final = frozenset({"facts", "trace", "operators", "families", "has_slices", "is_mean", "admit"})
 """Requests whose answers are the same for every evaluation of a task, unless they are about a drawn size."""
-_OWN: Final = frozenset({"size", "draw", "check", "check_part", "choose", "release"})
+_OWN: Final = frozenset({"size", "draw", "check", "check_part", "choose", "release", "try", "tested"})
 """Requests that an evaluation's own oracle answers."""
 _PEER = struct.Struct("3i")
 _REPEAT_S = 0.05

@@ -92,6 +92,7 @@ def tester_lines(row: TesterRow) -> Text:
     counts = ", ".join(f"{test.name} {test.rejected}" for test in row.tests if test.admitted)
     line.append(f"{row.rejected} of {row.counted}; {counts or 'no test admitted'}", style="not bold")
     notes = [f"missed: {mutant}" for mutant in row.missed]
+    notes += [f"rejected by these tests alone: {mutant}" for mutant in row.only_tests]
     for test in row.tests:
         if test.reason:
             notes.append(f"{'left out at some sizes' if test.admitted else 'refused'}: {test.name}: {test.reason}")
@@ -107,7 +108,6 @@ def tester_verdict(view: TesterView) -> str:
         f"{view.tester}: {view.admitted} of {view.proposed} tests admitted",
         f"{view.rejected} of {view.counted} faults rejected that the tasks' own inputs do not show, "
         f"{fine_percent(view.score)}",
-        f"{view.only_tests} of them by nothing else",
         f"{view.mutants} faults in {len(view.tasks)} tasks",
         *([f"{failed} tasks FAILED"] if failed else []),
     ]

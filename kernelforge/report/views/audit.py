@@ -202,11 +202,12 @@ class TesterRow(View):
     mutants: int
     """Mutants that were run."""
     counted: int
-    """Those that the task's own inputs do not reject, and others do."""
+    """Those that the task's own inputs do not reject, and the check's other families do."""
     rejected: int
     """Of these, those that the Tester's inputs reject."""
-    only_tests: int
-    """Of these, those that nothing else rejects."""
+    only_tests: tuple[str, ...]
+    """Names of further mutants, which the Tester's inputs alone reject: a gap in the check, or inputs on which a
+    correct kernel may differ."""
     score: float | None
     """rejected / counted; None where none counts."""
     missed: tuple[str, ...]
@@ -227,7 +228,6 @@ class TesterView(View):
     mutants: int
     counted: int
     rejected: int
-    only_tests: int
     score: float | None
     ok: bool
     """Whether every task has a result."""
@@ -242,7 +242,7 @@ def tester_row(suite: str, task: str, score: TesterScore | None, error: str) -> 
         mutants=0 if score is None else len(score.mutants),
         counted=len(counted),
         rejected=len(rejected),
-        only_tests=sum(not mutant.by_check for mutant in rejected),
+        only_tests=() if score is None else tuple(mutant.mutant for mutant in score.only_tests),
         score=None if score is None else score.score,
         missed=tuple(mutant.mutant for mutant in counted if not mutant.by_tests),
         tests=tuple(
@@ -267,4 +267,4 @@ def tester_view(tester: str, rows: Iterable[TesterRow]) -> TesterView:
     )
 
 
-_TESTER_COUNTS = ("mutants", "counted", "rejected", "only_tests")
+_TESTER_COUNTS = ("mutants", "counted", "rejected")

@@ -17,7 +17,16 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import TypeAdapter
 
-from kernelforge.client.models import Fault, FaultCode, Job, RewardResult, TrainingStage
+from kernelforge.agents.tester import TesterScore
+from kernelforge.client.models import (
+    Fault,
+    FaultCode,
+    GeneratorScore,
+    InputTestsAnswer,
+    Job,
+    RewardResult,
+    TrainingStage,
+)
 from kernelforge.errors import StoreError, UsageError
 from kernelforge.evaluation.stages.programs import Original, Program, shared
 from kernelforge.records import Build, Evaluation, Fingerprint, Lane, Origin, Profile, Task, Verdict
@@ -26,6 +35,7 @@ from kernelforge.rewards import POLICIES, Context, components, reward, unscored
 from kernelforge.server.base import DATABASE_NAME, LRUCache
 from kernelforge.server.jobs.job_store import SERVER, JobStore
 from kernelforge.store.database import Database, as_text, readable
+from kernelforge.workers.base import ScoredTests
 
 _LOG = logging.getLogger(__name__)
 
@@ -591,3 +601,30 @@ def completed_jobs(folder: Path, run_id: str | None = None) -> Iterator[Evaluate
             if len(rows) < _PAGE:
                 return
             after = rows[-1][0]
+
+
+def tests_answer(task: str, scored: ScoredTests) -> InputTestsAnswer:
+    """Score of a Tester's reply, without the names of hidden sizes and of faults."""
+    score = TesterScore(scored.tests, scored.mutants)
+    reward = 0.0 if scored.fault else score.score
+    outcome: Literal["scored", "unreadable", "no_faults"] = "no_faults" if reward is None else "scored"
+    tests = [
+        GeneratorScore(
+            name=test.name,
+            admitted=test.admitted,
+            reason=test.reason,
+            sizes=len(test.sizes),
+            rejected=sum(test.name in mutant.by_tests for mutant in score.rejected),
+        )
+        for test in score.tests
+    ]
+    return InputTestsAnswer(
+        task=task,
+        outcome="unreadable" if scored.fault else outcome,
+        reward=reward,
+        fault=scored.fault or None,
+        tests=tests,
+        mutants=len(score.mutants),
+        counted=len(score.counted),
+        rejected=len(score.rejected),
+    )

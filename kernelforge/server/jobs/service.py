@@ -12,13 +12,15 @@ from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Literal
+from typing import Generic, Literal, TypeVar
 
 from kernelforge.agents.base import TaskContext
 from kernelforge.client.models import (
     FaultCode,
     GroupAnswer,
     GroupRow,
+    InputTestsAnswer,
+    InputTestsRequest,
     Job,
     JobRequest,
     JobStatus,
@@ -37,7 +39,7 @@ from kernelforge.server.jobs.completion import End, JobCompletion
 from kernelforge.server.jobs.conversion import ReplyConverter
 from kernelforge.server.jobs.exemplars import ExemplarKey, Exemplars, exemplar_of
 from kernelforge.server.jobs.job_store import Batch, JobStore, RunRow
-from kernelforge.server.jobs.requests import Registry, RequestParser
+from kernelforge.server.jobs.requests import Registry, RequestParser, text_hash
 from kernelforge.server.jobs.results import (
     READING,
     CompletedJobs,
@@ -45,6 +47,7 @@ from kernelforge.server.jobs.results import (
     EvaluationCache,
     Stored,
     failed,
+    tests_answer,
     with_own,
 )
 from kernelforge.server.jobs.retention import Retention
@@ -65,7 +68,7 @@ from kernelforge.server.jobs.suspects import RewardChecks
 from kernelforge.store.live_runs import run_lock
 from kernelforge.tasks.suites import Catalogue
 from kernelforge.version import __version__
-from kernelforge.workers.base import Engine, Health, WorkerDied
+from kernelforge.workers.base import Engine, Health, ScoredTests, WorkerDied
 
 _LOG = logging.getLogger(__name__)
 
@@ -75,28 +78,34 @@ _AT_A_TIME = 200
 """Jobs that are ended in one step of the event loop."""
 
 
-class TaskContexts:
-    """Task contexts, cached by task. Concurrent callers share one request."""
+Answer = TypeVar("Answer")
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._contexts: LRUCache[str, TaskContext] = LRUCache(_CACHED)
-        self._requests: dict[str, asyncio.Task[TaskContext]] = {}
 
-    async def get(self, task: Task) -> TaskContext:
-        """The context of a task.
+class EngineAnswers(Generic[Answer]):
+    """Answers of workers about tasks, cached by key. Concurrent callers of a key share one request.
+
+    Args:
+        at_once: most requests at a time; None for any number.
+    """
+
+    def __init__(self, at_once: int | None = None) -> None:
+        self._answers: LRUCache[str, Answer] = LRUCache(_CACHED)
+        self._requests: dict[str, asyncio.Task[Answer]] = {}
+        self._turns = None if at_once is None else asyncio.Semaphore(at_once)
+
+    async def get(self, key: str, task: Task, ask: Callable[[], Awaitable[Answer]]) -> Answer:
+        """The answer of a key, by ``ask`` where it is not cached.
 
         Raises:
             RequestRejected: 422: the task cannot be evaluated here; 503: workers died of it.
         """
-        digest = task.digest
-        cached = self._contexts.get(digest)
+        cached = self._answers.get(key)
         if cached is not None:
             return cached
-        request = self._requests.get(digest)
+        request = self._requests.get(key)
         if request is None:
-            request = self._requests[digest] = asyncio.create_task(self._request(task, digest))
-            request.add_done_callback(lambda _: self._requests.pop(digest, None))
+            request = self._requests[key] = asyncio.create_task(self._request(key, task, ask))
+            request.add_done_callback(lambda _: self._requests.pop(key, None))
         return await asyncio.shield(request)
 
     async def close(self) -> None:
@@ -104,26 +113,21 @@ class TaskContexts:
             request.cancel()
         await asyncio.gather(*self._requests.values(), return_exceptions=True)
 
-    async def _request(self, task: Task, digest: str) -> TaskContext:
-        for _ in range(_TRIES):
-            try:
-                data = await self._engine.task_context(task)
-            except TaskError as error:
-                raise RequestRejected(422, "task_unusable", str(error)) from error
-            except WorkerDied:
-                continue
-            except KernelForgeError as error:
-                raise RequestRejected(503, "engine", f"the engine cannot describe this task now: {error}") from error
-            context = TaskContext(
-                task=task,
-                facts=data.facts,
-                shared=data.shared,
-                graph=data.graph,
-                device=data.device,
-                spec=spec_by_key(data.spec),
-            )
-            self._contexts.put(digest, context)
-            return context
+    async def _request(self, key: str, task: Task, ask: Callable[[], Awaitable[Answer]]) -> Answer:
+        async with self._turns or contextlib.nullcontext():
+            for _ in range(_TRIES):
+                try:
+                    answer = await ask()
+                except TaskError as error:
+                    raise RequestRejected(422, "task_unusable", str(error)) from error
+                except WorkerDied:
+                    continue
+                except KernelForgeError as error:
+                    raise RequestRejected(
+                        503, "engine", f"the engine cannot answer about this task now: {error}"
+                    ) from error
+                self._answers.put(key, answer)
+                return answer
         raise RequestRejected(
             503, "worker_died", f"{_TRIES} workers died of {task.suite}/{task.name}; see the log", retry_after_s=30.0
         )
@@ -157,13 +161,14 @@ class JobService:
         self._engine = engine
         self._folder = folder
         self._shares = dict(shares or {})
-        self._contexts = TaskContexts(engine)
+        self._contexts = EngineAnswers[TaskContext]()
+        self._scored_tests = EngineAnswers[ScoredTests]()
         self._parser = RequestParser(
             self.registry,
             self.settings.policy,
             self.settings.readings_in_memory,
             ReplyConverter(allow_unconfined=allow_unconfined),
-            self._contexts.get,
+            self.task_context,
             lambda: engine.modelnew,
         )
         self.default_policy = self._parser.default_policy
@@ -230,6 +235,8 @@ class JobService:
             restored,
             self._require_ready,
         )
+        # The others are for candidates.
+        self._scored_tests = EngineAnswers(at_once=max(1, self._engine.preparing // 2))
         self._retention = Retention(state)
         self._watchers.on_ended(self._follow_stage)
         for run, run_state in active.runs.items():
@@ -266,6 +273,7 @@ class JobService:
             await self._completion.close()
         try:
             await self._contexts.close()
+            await self._scored_tests.close()
             await self._engine.close()
         finally:
             self._parser.close()
@@ -330,8 +338,40 @@ class JobService:
         return registered.name, registered.task
 
     async def task_context(self, task: Task) -> TaskContext:
-        """The context of a task for agents, cached."""
-        return await self._contexts.get(task)
+        """The context of a task for agents, cached.
+
+        Raises:
+            RequestRejected: 422: the task cannot be evaluated here; 503: workers died of it.
+        """
+        return await self._contexts.get(task.digest, task, lambda: self._describe(task))
+
+    async def _describe(self, task: Task) -> TaskContext:
+        data = await self._engine.task_context(task)
+        return TaskContext(
+            task=task,
+            facts=data.facts,
+            shared=data.shared,
+            graph=data.graph,
+            device=data.device,
+            spec=spec_by_key(data.spec),
+        )
+
+    async def score_tests(self, request: InputTestsRequest, caller: Caller) -> InputTestsAnswer:
+        """Score a Tester's reply. Equal requests share an answer, which is kept in memory.
+
+        Raises:
+            RequestRejected: 422: unknown task, or one that cannot be evaluated; 429: too many jobs of the caller in a
+                minute; 503: no job is accepted, or workers died of it.
+        """
+        self._require_ready()
+        registered = self.registry.find(request.task)
+        self._submission.count(caller)
+        key = f"{registered.digest}/{request.most}/{text_hash(request.completion)}"
+        scored = await self._scored_tests.get(
+            key, registered.task, lambda: self._engine.score_tests(registered.task, request.completion, request.most)
+        )
+        self.counters["tests_scored"] += 1
+        return tests_answer(registered.name, scored)
 
     async def candidate(self, task: str, completion: str) -> Candidate | None:
         """The candidate of a completion, also one that has to be converted; None if it holds none.

@@ -168,6 +168,14 @@ class Submission:
         self._pending_jobs: dict[str, tuple[asyncio.Future[None], Job | ActiveJob]] = {}
         """Jobs being committed, with their commits."""
 
+    def count(self, caller: Caller) -> None:
+        """Count a request that is no job towards what the caller may submit in a minute.
+
+        Raises:
+            RequestRejected: 429: it has submitted as many.
+        """
+        self._rates.take(caller)
+
     def is_pending(self, job_id: str) -> bool:
         """Whether a job is not committed yet; it is hidden from callers until then."""
         return job_id in self._pending_jobs

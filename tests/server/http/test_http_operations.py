@@ -16,7 +16,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.responses import StreamingResponse
 
-from kernelforge.client.models import Job, JobStatus, PolicyRow, RewardResult, TaskPage, TaskRow
+from kernelforge.client.models import InputTestsAnswer, Job, JobStatus, PolicyRow, RewardResult, TaskPage, TaskRow
 from kernelforge.records import UNCOMPARED
 from kernelforge.rewards import DEFAULT_POLICY, POLICIES
 from kernelforge.server.http import logs, process
@@ -167,6 +167,29 @@ async def test_tasks_come_with_the_prompt_and_what_reference_code_is_looked_up_b
     assert page.device == "emulated:h100"
     assert {row.policy for row in policies} == set(POLICIES)
     assert [row.policy for row in policies if row.default] == [DEFAULT_POLICY]
+
+
+async def test_the_page_of_a_task_has_the_prompt_of_a_tester_where_that_is_asked_for() -> None:
+    client = client_of(MinimalService())
+    pages = [
+        TaskPage.model_validate_json((await client.get(f"/v1/tasks/core/swish{query}")).text)
+        for query in ("", "?agent=tester", "?agent=coder")
+    ]
+    assert "# Request: further test inputs" in pages[1].prompt
+    assert "hidden_" not in pages[1].prompt
+    assert pages[0] == pages[2] != pages[1]
+    assert pages[1].system + "\n" in pages[1].prompt
+    assert (await client.get("/v1/tasks/core/swish?agent=judge")).status_code == 422
+
+
+async def test_a_testers_reply_is_scored_on_request() -> None:
+    client = client_of(MinimalService())
+    answer = await client.post("/v1/tests", json={"task": "core/swish", "completion": "{}", "most": 7})
+    scored = InputTestsAnswer.model_validate_json(answer.text)
+    assert (scored.task, scored.reward, scored.mutants) == ("core/swish", 0.5, 7)
+    for fault in ({"most": 0}, {"most": 201}, {"task": "core/none"}, {"generators": []}):
+        body = {"task": "core/swish", "completion": "{}", **fault}
+        assert (await client.post("/v1/tests", json=body)).status_code == 422, fault
 
 
 async def test_the_pages_of_the_api_are_served() -> None:

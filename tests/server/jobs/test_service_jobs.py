@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kernelforge.client.models import JobRequest, JobStatus
-from kernelforge.server.base import RequestRejected
+from kernelforge.client.models import InputTestsRequest, JobRequest, JobStatus
+from kernelforge.server.base import Caller, RequestRejected
 from kernelforge.workers.base import EvaluationOrder, EvaluationReport
 from tests.server.service_tools import CALLER, accepted, ended, serving, until
 from tests.support.inprocess_engine import InProcessEngine, completion, request
@@ -316,6 +316,63 @@ async def test_a_brief_is_asked_of_the_engine_once(tmp_path: Path) -> None:
         assert first.task == task
         await service.task_context(task)
         assert engine.briefs == 1
+
+
+def generators_request(completion: str = "{}", **fields: object) -> InputTestsRequest:
+    return InputTestsRequest.model_validate({"task": "core/gelu", "completion": completion, **fields})
+
+
+async def test_equal_replies_of_a_tester_are_scored_once(tmp_path: Path) -> None:
+    engine = InProcessEngine()
+    async with serving(tmp_path, engine) as service:
+        first, second = await asyncio.gather(*[service.score_tests(generators_request(), CALLER) for _ in range(2)])
+        assert first == second == await service.score_tests(generators_request(), CALLER)
+        assert engine.testers == 1
+        await service.score_tests(generators_request(most=2), CALLER)
+        assert engine.testers == 2
+    assert (first.task, first.outcome, first.reward, first.fault) == ("core/gelu", "scored", 0.5, None)
+    assert (first.mutants, first.counted, first.rejected) == (4, 2, 1)
+    [row] = first.tests
+    assert (row.name, row.admitted, row.sizes, row.rejected) == ("far", True, 2, 1)
+    assert "hidden" not in first.model_dump_json()
+
+
+async def test_a_reply_without_tests_earns_nothing_and_a_task_without_faults_has_no_reward(tmp_path: Path) -> None:
+    async with serving(tmp_path) as service:
+        unreadable = await service.score_tests(generators_request("prose"), CALLER)
+        easy = await service.score_tests(generators_request("{EASY}"), CALLER)
+    assert (unreadable.outcome, unreadable.reward) == ("unreadable", 0.0)
+    assert unreadable.fault == "the reply holds no JSON object"
+    assert (easy.outcome, easy.reward, easy.mutants) == ("no_faults", None, 1)
+
+
+@pytest.mark.parametrize(
+    ("completion", "status", "code", "requests"),
+    [("{DIE2}", None, "", 3), ("{DIE9}", 503, "worker_died", 3), ("{BROKEN}", 422, "task_unusable", 1)],
+)
+async def test_workers_that_die_of_a_testers_reply_are_replaced_thrice(
+    tmp_path: Path, completion: str, status: int | None, code: str, requests: int
+) -> None:
+    engine = InProcessEngine()
+    async with serving(tmp_path, engine) as service:
+        if status is None:
+            assert (await service.score_tests(generators_request(completion), CALLER)).reward == 0.5
+        else:
+            with pytest.raises(RequestRejected) as refused:
+                await service.score_tests(generators_request(completion), CALLER)
+            assert (refused.value.status, refused.value.code) == (status, code)
+    assert engine.testers == requests
+
+
+async def test_replies_of_testers_count_among_the_jobs_of_a_minute(tmp_path: Path) -> None:
+    caller = Caller("slow", jobs_per_minute=1.0)
+    async with serving(tmp_path) as service:
+        await service.score_tests(generators_request(), caller)
+        with pytest.raises(RequestRejected) as refused:
+            await service.score_tests(generators_request(), caller)
+        assert (refused.value.status, refused.value.code) == (429, "too_fast")
+        with pytest.raises(RequestRejected, match="there is no task"):
+            await service.score_tests(generators_request(task="core/none"), CALLER)
 
 
 async def test_a_completion_is_bounded_and_read_only_as_text(tmp_path: Path) -> None:
