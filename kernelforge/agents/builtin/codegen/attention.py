@@ -146,8 +146,8 @@ def attention_kernel(name: str, root: Value, anchor: Attention, stored: frozense
         "extern __shared__ __align__(16) float tiles[];",
         f"const int batch = blockIdx.y, m_start = blockIdx.x * {16 * q_warps};",
     ]
-    extents = {variable: f"{name}_{variable}" for variable in em.signature.extents.values()}
-    setup = [f"{plan} = {text}" for plan, text in zip(extents.values(), em.signature.extents, strict=True)]
+    extents = {variable: f"{name}_{variable}" for variable in em.signature.template_extents.values()}
+    setup = [f"{plan} = {text}" for plan, text in zip(extents.values(), em.signature.template_extents, strict=True)]
     setup += [f"{name}_v{letter} = {width}" for letter, width in zip("qkv", widths, strict=True)]
     pitches = [f"(({plan_int(dim)} + 7) // 8 * 8 + 4)" for dim in (at.extent, n.extent)]
     tile = step * k_warps

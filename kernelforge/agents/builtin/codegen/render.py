@@ -30,6 +30,8 @@ from kernelforge.agents.builtin.ir.nodes import (
     Attention,
     Contraction,
     Convolution,
+    Loop,
+    LoopResult,
     Pointwise,
     Program,
     Recurrence,
@@ -38,8 +40,11 @@ from kernelforge.agents.builtin.ir.nodes import (
     StoredTensor,
     Value,
     Window,
+    computes,
+    is_of_round,
     product,
     strip_views,
+    unshaped,
 )
 from kernelforge.agents.builtin.ir.operators import lower
 from kernelforge.candidate.plan_language.interpreter import PlanLimits
@@ -96,7 +101,7 @@ def _reads_memory(anchor: Value, stored: frozenset[Value]) -> bool:
     if isinstance(anchor, Scan):
         return True
     bases = [strip_views(operand) for operand in anchor.operands]
-    return all(base in stored or not _computes(base) for base in bases)
+    return all(base in stored or not computes(base) for base in bases)
 
 
 def partition(program: Program, options: Options, *, fuse: bool) -> list[Value]:
@@ -104,7 +109,8 @@ def partition(program: Program, options: Options, *, fuse: bool) -> list[Value]:
     everything = in_order(program)
     outputs = set(program.outputs)
     ends = {strip_views(end) for end in program.ends}
-    stored = {value for value in everything if _computes(value) or value in outputs}
+    stored = {value for value in everything if computes(value) or value in outputs or _is_of_loop(value)}
+    loops = _loops(everything)
     users: dict[Value, list[Value]] = {value: [] for value in everything}
     for value in everything:
         for operand in value.operands:
@@ -115,9 +121,24 @@ def partition(program: Program, options: Options, *, fuse: bool) -> list[Value]:
             if not isinstance(value, kinds) or value not in stored or value in outputs or (value in ends and not fuse):
                 continue
             readers = _readers(value, users, stored)
-            if len(readers) == 1 and _possible(readers.pop(), frozenset(stored - {value}), options):
+            if len(readers) != 1:
+                continue
+            reader = readers.pop()
+            # A loop takes values from memory, and what is the same in all of its rounds is computed before it.
+            if _is_of_loop(reader) or loops.get(reader) is not loops.get(value):
+                continue
+            if _possible(reader, frozenset(stored - {value}), options):
                 stored.discard(value)
     return [value for value in everything if value in stored]
+
+
+def _is_of_loop(value: Value) -> bool:
+    return isinstance(value, Loop | LoopResult)
+
+
+def _loops(values: Sequence[Value]) -> dict[Value, Loop]:
+    """The loop in whose rounds each value is computed, for those that are in one."""
+    return {value: loop for loop in values if isinstance(loop, Loop) for value in loop.varying()}
 
 
 def _readers(value: Value, users: Mapping[Value, Sequence[Value]], stored: Collection[Value]) -> set[Value]:
@@ -143,11 +164,6 @@ def workspace_bytes(order: Sequence[Value], outputs: Sequence[Value]) -> int:
         live = [value for value in order[: step + 1] if last.get(value, step) >= step]
         needed |= Counter((product(value.shape).value * value.dtype.itemsize, value in outputs) for value in live)
     return sum(size * count for (size, _), count in needed.items())
-
-
-def _computes(value: Value) -> bool:
-    """Whether a value takes work: constants and views are written out where they are read."""
-    return isinstance(value, ANCHORS) or (isinstance(value, Pointwise) and bool(value.args))
 
 
 def _possible(root: Value, stored: frozenset[Value], options: Options) -> bool:
@@ -245,6 +261,8 @@ def _rendered(program: Program, design: Design, options: Options, order: list[Va
     written: dict[str, KernelText] = {}
     taken: set[str] = set()
     for value in order:
+        if _is_of_loop(value):
+            continue
         name = _name(value, stored, taken)
         kernel = with_wide_indices(write_kernel(name, value, stored, options), stored - {value})
         # The layers of a network are often the same kernel on other tensors, which is then written once.
@@ -276,33 +294,94 @@ def _name(value: Value, stored: frozenset[Value], taken: set[str]) -> str:
     return name
 
 
-def _plan(program: Program, kernels: list[KernelText], order: list[Value]) -> str:
-    names: dict[Value, str] = {}
-    used = (
-        set(program.parameters) | {leaf.name for leaf in program.leaves if isinstance(leaf, StoredTensor)} | _PLAN_WORDS
-    )
-    for value in order:
-        name, suffix = (value.origin or "copy"), 2
-        while name in used:
-            name, suffix = f"{value.origin or 'copy'}_{suffix}", suffix + 1
-        used.add(name)
-        names[value] = name
-    body: list[str] = []
-    long: dict[str, str] = {}
-    returned = dict(zip(program.outputs, program.shapes, strict=True))
-    for kernel in kernels:
-        root = kernel.root
-        dims = returned.get(root, root.shape)
-        for axis, dim in enumerate(root.shape):
-            # Extents of extents grow without bound: the long ones get names of their own.
-            if len(extent := _named(dim.text, long)) > LONG_TEXT and not extent.isidentifier():
-                long[extent] = f"{names[root]}_n{axis}"
-                body.append(f"{long[extent]} = {extent}")
+class _PlanBody:
+    """The lines of a plan that allocate tensors and launch kernels."""
+
+    def __init__(self, program: Program, kernels: list[KernelText], order: list[Value]) -> None:
+        self.kernels = {kernel.root: kernel for kernel in kernels}
+        self.returned = dict(zip(program.outputs, program.shapes, strict=True))
+        self.order = order
+        self.loops = _loops(order)
+        self.lines: list[str] = []
+        self.names: dict[Value, str] = {}
+        self._long: dict[str, str] = {}
+        """Names of long extents."""
+        leaves = {leaf.name for leaf in program.leaves if isinstance(leaf, StoredTensor)}
+        used = set(program.parameters) | leaves | _PLAN_WORDS
+        for loop in dict.fromkeys(self.loops.values()):
+            used |= {loop.number, *(state.text for state in loop.states)}
+        for value in order:
+            name, suffix = (value.origin or "copy"), 2
+            while name in used:
+                name, suffix = f"{value.origin or 'copy'}_{suffix}", suffix + 1
+            used.add(name)
+            self.names[value] = name
+        for value in order:
+            if isinstance(value, LoopResult) and not value.of_all_rounds:
+                # What its last round computed still has its name after a loop.
+                self.names[value] = self.names[unshaped(value.loop.lasts[value.place])]
+
+    def write(self) -> list[str]:
+        for value in self.order:
+            if isinstance(value, Loop):
+                self._write_loop(value)
+            elif not isinstance(value, LoopResult) and value not in self.loops:
+                self._name_extents(value)
+                self._add(self._allocation(value), *self.kernels[value].steps(self.names, self.names[value]))
+        return self.lines
+
+    def _add(self, *lines: str) -> None:
+        self.lines += [_named(line, self._long) for line in lines]
+
+    def _name_extents(self, value: Value) -> None:
+        """Name what is long: extents of extents grow without bound."""
+        for axis, dim in enumerate(value.shape):
+            if len(extent := _named(dim.text, self._long)) > LONG_TEXT and not extent.isidentifier():
+                self._long[extent] = f"{self.names[value]}_n{axis}"
+                self.lines.append(f"{self._long[extent]} = {extent}")
+
+    def _allocation(self, value: Value) -> str:
+        dims = self.returned.get(value, value.shape)
         shape = ", ".join(dim.text for dim in dims) + ("," if len(dims) == 1 else "")
-        added = (f"{names[root]} = empty(({shape}), {root.dtype})", *kernel.steps(names, names[root]))
-        body += [_named(line, long) for line in added]
-    results = ", ".join(names[output] for output in program.outputs)
-    text = "\n".join([*body, f"return {results}"])
+        return f"{self.names[value]} = empty(({shape}), {value.dtype})"
+
+    def _tensor(self, value: Value) -> str:
+        """What the plan calls the tensor that has a value's elements."""
+        base = unshaped(value)
+        return base.text if isinstance(base, StoredTensor) else self.names[base]
+
+    def _write_loop(self, loop: Loop) -> None:
+        of_all: dict[Value, str] = {}
+        for result in self.order:
+            if isinstance(result, LoopResult) and result.loop is loop and result.of_all_rounds:
+                self._name_extents(result)
+                self._add(self._allocation(result))
+                shape = ", ".join(dim.text for dim in result.shape)
+                same = self.returned.get(result, result.shape) == result.shape
+                tensor = self.names[result] if same else f"{self.names[result]}.view({shape})"
+                of_all[unshaped(loop.collected[result.place])] = f"{tensor}[{loop.number}]"
+        lines: list[str] = []
+        for value in self.order:
+            if self.loops.get(value) is not loop:
+                continue
+            self._name_extents(value)
+            kernel, name = self.kernels[value], self.names[value]
+            lines.append(f"{name} = {of_all[value]}" if value in of_all else self._allocation(value))
+            if kernel.alternative is None and not any(map(is_of_round, kernel.setup)):
+                self._add(*kernel.setup)  # once, before the loop
+                kernel = replace(kernel, setup=())
+            lines += kernel.steps(self.names, name)
+        if loop.states:
+            states = ", ".join(state.text for state in loop.states)
+            self._add(f"{states} = {', '.join(map(self._tensor, loop.starts))}")
+            lines.append(f"{states} = {', '.join(map(self._tensor, loop.ends))}")
+        self._add(f"for {loop.number} in range({loop.rounds.text}):", *(f"    {line}" for line in lines))
+
+
+def _plan(program: Program, kernels: list[KernelText], order: list[Value]) -> str:
+    body = _PlanBody(program, kernels, order)
+    results = ", ".join(body.names[output] for output in program.outputs)
+    text = "\n".join([*body.write(), f"return {results}"])
     head: list[str] = []
     words = set(re.findall(r"\w+", text))
     for leaf in program.leaves:
@@ -327,7 +406,7 @@ def _with_named_products(lines: list[str]) -> list[str]:
         if not line.startswith((" ", "else:")):
             before = len(named)
         for text in dict.fromkeys(_PRODUCT.findall(line)):
-            if products[text] > 1 and text not in names:
+            if products[text] > 1 and text not in names and not is_of_round(text):
                 names[text] = f"count_{len(names) + 1}"
                 # Both branches of a condition may use it.
                 named.insert(before, f"{names[text]} = {text}")

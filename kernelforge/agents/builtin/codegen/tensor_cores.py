@@ -359,9 +359,9 @@ class _TensorWriter:
     ) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
         """The kernel's source, and the plan's lines and names for the arguments of its template."""
         signature = self.em.signature
-        setup = [f"{self.name}_{variable} = {text}" for text, variable in signature.extents.items()]
+        setup = [f"{self.name}_{variable} = {text}" for text, variable in signature.template_extents.items()]
         setup += [f"{self.name}_{width.lower()} = {text}" for width, text in widths.items()]
-        words = [*widths, *signature.extents.values()]
+        words = [*widths, *signature.template_extents.values()]
         source = [
             f"template <{', '.join(f'int {word}' for word in words)}> "
             f"__global__ void {bounds} {self.name}({signature.parameters(self.root)}) {{",

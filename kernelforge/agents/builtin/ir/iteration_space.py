@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from kernelforge.agents.builtin.ir.nodes import Dim, Scalar, StoredTensor, Value, product
+from kernelforge.agents.builtin.ir.nodes import Dim, Scalar, StoredTensor, Value, is_of_round, product
 from kernelforge.records import DType
 
 C_TYPES = {
@@ -96,7 +96,18 @@ class Signature:
     wide: bool = False
     """Whether extents and indices have 64 bits."""
     constant: bool = False
-    """Whether extents are arguments of the kernel's template, not of the launch."""
+    """Whether extents are arguments of the kernel's template, not of the launch. The number of a loop's round never is:
+    each would be a kernel of its own."""
+
+    @property
+    def template_extents(self) -> dict[str, str]:
+        """Those of ``extents`` that are arguments of the kernel's template."""
+        return {text: name for text, name in self.extents.items() if self.constant and not is_of_round(text)}
+
+    @property
+    def launch_extents(self) -> dict[str, str]:
+        """Those of ``extents`` that are arguments of the launch."""
+        return {text: name for text, name in self.extents.items() if not self.constant or is_of_round(text)}
 
     def tensor(self, value: Value) -> str:
         if value not in self.tensors:
@@ -123,7 +134,7 @@ class Signature:
         parts = [f"const __grid_constant__ CUtensorMap {name}" for name in self.maps]
         parts += [f"const {C_TYPES[value.dtype]}* __restrict__ {name}" for value, name in self.tensors.items()]
         parts.append(f"{C_TYPES[out.dtype]}* __restrict__ out")
-        parts += [f"int {name}" for name in self.extents.values() if not self.constant]
+        parts += [f"int {name}" for name in self.launch_extents.values()]
         parts += [f"float {name}" for name in self.scalars.values()]
         return ", ".join(parts)
 
@@ -137,6 +148,6 @@ class Signature:
             for item in self.maps.values()
         ]
         parts += [*map(called, self.tensors), out]
-        parts += [f"{'i64' if self.wide else 'i32'}({text})" for text in self.extents if not self.constant]
+        parts += [f"{'i64' if self.wide else 'i32'}({text})" for text in self.launch_extents]
         parts += [f"f32({text})" for text in self.scalars]
         return ", ".join(parts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from itertools import count
 from math import isclose
 from typing import Any, TypeVar
 
@@ -14,6 +15,8 @@ from kernelforge.agents.builtin.ir.nodes import (
     Dim,
     Extent,
     Iota,
+    LoopResult,
+    OfRound,
     Pointwise,
     Program,
     Ratio,
@@ -26,6 +29,7 @@ from kernelforge.agents.builtin.ir.nodes import (
     View,
     literal,
     product,
+    round_name,
     small,
     unshaped,
 )
@@ -97,6 +101,14 @@ class Lowering:
         self.origin = ""
         self.dtype = DType.FLOAT32
         """Element type of the node being lowered."""
+        self.states: tuple[StoredTensor, ...] = ()
+        """Of the loop whose body is being lowered."""
+        self.rounds = ONE
+        """Of that loop."""
+        self.round = ""
+        """What the plan calls the number of its round."""
+        self._names: set[str] = set()
+        """Of inputs, weights and what loops name in the plan."""
 
     def run(self, graph: Graph, small: Graph | None = None) -> Program:
         """Lower the graph.
@@ -125,6 +137,7 @@ class Lowering:
                 continue
             leaf = self._leaf(node, other)
             leaves.append(leaf)
+            self._names.add(leaf.text if isinstance(leaf, Scalar) else leaf.name)
             self._shapes.append(leaf.shape)
             for dim in leaf.shape:
                 self._extents.setdefault(dim.value, dim)
@@ -168,6 +181,8 @@ class Lowering:
         """An argument of the graph: values for references, plain data for the rest."""
         if isinstance(argument, dict) and "ref" in argument:
             return self._values[argument["ref"]]
+        if isinstance(argument, dict) and "round" in argument:
+            return OfRound(*argument["round"])
         if isinstance(argument, list | tuple):
             return [self.resolve(item) for item in argument]
         return argument
@@ -208,6 +223,8 @@ class Lowering:
 
     def _attribute(self, argument: Any) -> Any:
         """A number of the graph that is an attribute of the reference, as a value read at each size."""
+        if isinstance(argument, OfRound):
+            return Extent((), DType.INT32, self.of_round(argument), origin=self.origin)
         if isinstance(argument, float) and argument in self._numbers:
             return Scalar((), DType.FLOAT32, self._numbers[argument], origin=self.origin)
         if isinstance(argument, Ratio):
@@ -299,6 +316,38 @@ class Lowering:
         own = set(self._extents.values())
         dims = (dim for shape in reversed(self._shapes) for dim in shape if not dim.is_literal)
         return next((dim for dim in dims if dim.value == size and dim not in own), None) or literal(size)
+
+    def begin_loop(self, rounds: Dim, starts: Sequence[Value]) -> tuple[StoredTensor, ...]:
+        """Begin the body of a loop that takes over tensors like ``starts`` from round to round. Returns those."""
+        self.round, self.rounds = self._new_name(round_name), rounds
+        names = [self._new_name(lambda number: f"state{number}") for _ in starts]
+        self.states = tuple(
+            StoredTensor(start.shape, start.dtype, name, name, origin=name)
+            for name, start in zip(names, starts, strict=True)
+        )
+        return self.states
+
+    def _new_name(self, name: Callable[[int], str]) -> str:
+        new = next(text for number in count(1) if (text := name(number)) not in self._names)
+        self._names.add(new)
+        return new
+
+    def of_round(self, index: OfRound, extent: Dim = ONE) -> Dim:
+        """An integer of a loop's body as text of the plan; a negative one counts from the end of ``extent``."""
+        first: Dim | None = None
+        if index.first < 0 or isinstance(index.first, Size):
+            before_end = extent.value - index.first if index.first >= 0 else -index.first
+            if not isinstance(before_end, Size):
+                first = Dim(f"{extent.text} - {before_end}", extent.value - before_end)
+        if first is None:
+            first = self.extent(index.first, extent)
+        step = literal(index.step) if not isinstance(index.step, Size) else self.extent(index.step)
+        if step.text in ("1", "-1"):
+            start = "" if first.text == "0" else first.text
+            text = f"{start} - {self.round}" if step.text == "-1" else f"{start} + {self.round}".removeprefix(" + ")
+            return Dim(text, first.value)
+        scaled = f"{self.round} * {step.atom}"
+        return Dim(scaled if first.text == "0" else f"{first.text} + {scaled}", first.value)
 
     def cast(self, value: Value, dtype: DType) -> Value:
         """A value in another element type; integers become real numbers before anything is computed with them."""
@@ -435,7 +484,8 @@ class Lowering:
         if not isinstance(value, Value):
             raise UnsupportedError("the built-in Coder writes outputs that are tensors")
         base = unshaped(value)
-        if isinstance(base, StoredTensor | Scalar) or base in self._returned:
+        last = isinstance(base, LoopResult) and not base.of_all_rounds
+        if isinstance(base, StoredTensor | Scalar) or base in self._returned or last:
             # A result is never an input, nor the memory of another result.
             base = Pointwise(value.shape, value.dtype, "{0}", (value,), origin="copy")
         self._returned.add(base)

@@ -7,7 +7,8 @@ launch-plan language, together with their value at the full size.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -87,6 +88,13 @@ class Ratio(float):
         return ratio
 
 
+class OfRound(NamedTuple):
+    """An integer of a loop's body in round ``r``: ``first + r * step``."""
+
+    first: int
+    step: int
+
+
 def small(value: int) -> int:
     """An integer's value at the small size."""
     return value.small if isinstance(value, Size) else int(value)
@@ -106,6 +114,19 @@ class Dim(NamedTuple):
     def atom(self) -> str:
         """The text, safe as an operand of ``*``, ``//`` and ``%``."""
         return self.text if self.text.isidentifier() or self.is_literal else f"({self.text})"
+
+
+_ROUND = re.compile(r"\bround\d+\b")
+
+
+def round_name(number: int) -> str:
+    """What the plan calls the number of a loop's round, from 0."""
+    return f"round{number}"
+
+
+def is_of_round(text: str) -> bool:
+    """Whether a plan's text has the number of a loop's round in it, so that it changes from round to round."""
+    return _ROUND.search(text) is not None
 
 
 def literal(value: int) -> Dim:
@@ -391,6 +412,61 @@ class Attention(Value):
         return tuple(tensors)
 
 
+@dataclass(eq=False)
+class Loop(Value):
+    """Rounds of the same operators, as a loop of the plan. It has no elements: its results are :class:`LoopResult`.
+
+    What a round computes are ordinary values, which differ from others by being made of a state or of the round's
+    number; values that are not are computed once, before the loop.
+    """
+
+    rounds: Dim
+    number: str
+    """Name of the round's number in the plan, from 0."""
+    states: tuple[StoredTensor, ...]
+    """Tensors that a round takes over from the one before."""
+    starts: tuple[Value, ...]
+    """States of the first round."""
+    ends: tuple[Value, ...]
+    """States of the next round."""
+    lasts: tuple[Value, ...]
+    """Values of a round that are used after the loop, those of the last round."""
+    collected: tuple[Value, ...]
+    """Values that are kept from every round."""
+
+    def varying(self) -> set[Value]:
+        """The values that differ from round to round, states among them."""
+        varies: dict[Value, bool] = dict.fromkeys(self.states, True)
+
+        def visit(value: Value) -> bool:
+            if value not in varies:
+                operands = {operand for operand in value.operands if visit(operand)}
+                varies[value] = bool(operands) or self._reads_number(value)
+            return varies[value]
+
+        for value in (*self.ends, *self.lasts, *self.collected):
+            visit(value)
+        return {value for value, differs in varies.items() if differs}
+
+    def _reads_number(self, value: Value) -> bool:
+        dims: Iterable[Dim] = ()
+        if isinstance(value, View | Padded):
+            dims = value.extents
+        elif isinstance(value, Extent):
+            dims = (value.dim,)
+        return any(re.search(rf"\b{self.number}\b", dim.text) for dim in dims)
+
+
+@dataclass(eq=False)
+class LoopResult(Value):
+    """A value of a loop's last round, or of all rounds along a leading axis."""
+
+    loop: Loop
+    place: int
+    """Its place in the loop's ``lasts``, or in ``collected``."""
+    of_all_rounds: bool
+
+
 ANCHORS = (Reduce, Scan, Contraction, Convolution, Window, Attention, Recurrence)
 """Values that need a loop of their own."""
 
@@ -407,6 +483,11 @@ class Program:
     """Of the outputs, where they differ from the values' own by a reshape."""
     ends: tuple[Value, ...]
     """The value that stands for each graph node: what is stored when nothing is fused."""
+
+
+def computes(value: Value) -> bool:
+    """Whether a value takes work: constants and views are written out where they are read."""
+    return isinstance(value, ANCHORS) or (isinstance(value, Pointwise) and bool(value.args))
 
 
 def unshaped(value: Value) -> Value:

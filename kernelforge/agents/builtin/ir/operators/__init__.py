@@ -13,6 +13,7 @@ from kernelforge.agents.builtin.ir.operators import (  # noqa: F401  (fill the r
     reductions,
     views,
 )
+from kernelforge.agents.builtin.ir.rolling import rolled
 from kernelforge.records import Graph
 
 __all__ = ["lower"]
@@ -31,4 +32,6 @@ def lower(graph: Graph, attributes: Attributes | None = None, small: Graph | Non
     Raises:
         UnsupportedError: an operator that the built-in Coder does not know; the message names it.
     """
+    if small is not None:
+        graph, small = rolled(graph, small)
     return Lowering(attributes or {}).run(graph, small)

@@ -1,14 +1,28 @@
-"""Recurrent layers: the products with a layer's inputs, then for each direction one walk over the steps."""
+"""Recurrent layers: the products with a layer's inputs, then for each direction one walk over the steps.
+
+Loops of ``forward`` over an extent, which a graph has once (:mod:`~kernelforge.agents.builtin.ir.rolling`), as well.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from kernelforge.agents.builtin.ir.lowering import Lowering, lowers
-from kernelforge.agents.builtin.ir.nodes import Recurrence, Value
+from kernelforge.agents.builtin.ir.nodes import (
+    Loop,
+    LoopResult,
+    Recurrence,
+    StoredTensor,
+    Value,
+    computes,
+    literal,
+    product,
+    unshaped,
+)
 from kernelforge.agents.builtin.ir.operators.products import linear
-from kernelforge.agents.builtin.ir.operators.views import concat, select, stack, transpose
+from kernelforge.agents.builtin.ir.operators.views import concat, flip, less, narrow, select, stack, transpose
 from kernelforge.errors import UnsupportedError
+from kernelforge.records import DType
 
 
 def _register(cell: str) -> None:
@@ -48,3 +62,87 @@ def _register(cell: str) -> None:
 
 for _cell in ("lstm", "gru", "rnn_tanh", "rnn_relu"):
     _register(_cell)
+
+
+@lowers("loop_begin")
+def _loop_begin(lo: Lowering, rounds: int, starts: Sequence[Value], walked: Sequence[tuple[Value, int]]) -> list[Value]:
+    """The body of a loop begins.
+
+    Args:
+        starts: the tensors that the first round takes over.
+        walked: tensors and the axes along which each round takes another element of them.
+    """
+    near = [value.shape[axis] for value, axis in walked]
+    return list(lo.begin_loop(lo.extent(rounds, *near), starts))
+
+
+@lowers("loop_end")
+def _loop_end(
+    lo: Lowering, starts: Sequence[Value], ends: Sequence[Value], lasts: Sequence[Value], collected: Sequence[Value]
+) -> list[Value]:
+    """The body of a loop ends.
+
+    Returns:
+        What ``lasts`` are after the loop, then ``collected`` with a leading axis over the rounds.
+    """
+    begin, end = (tuple(_in_memory(lo, value, StoredTensor) for value in values) for values in (starts, ends))
+    of_last, of_all = ([_in_memory(lo, value) for value in values] for values in (lasts, collected))
+    loop = Loop(
+        (), DType.INT32, lo.rounds, lo.round, lo.states, begin, end, tuple(dict.fromkeys(of_last)),
+        tuple(dict.fromkeys(of_all)), origin=lo.origin,
+    )  # fmt: skip
+    varying = loop.varying()
+    loop.lasts, loop.collected = (
+        tuple(base for base in bases if base in varying) for bases in (loop.lasts, loop.collected)
+    )
+    results: list[Value] = []
+    for value, base in zip(lasts, of_last, strict=True):
+        if base in varying:
+            last = LoopResult(base.shape, base.dtype, loop, loop.lasts.index(base), False, origin=f"{base.origin}_last")
+            value = lo.reshape(last, value.shape)
+        results.append(value)
+    for value, base in zip(collected, of_all, strict=True):
+        shape = (lo.rounds, *value.shape)
+        if base in varying:
+            place = loop.collected.index(base)
+            all_rounds = (lo.rounds, *base.shape)
+            every = LoopResult(all_rounds, base.dtype, loop, place, True, origin=f"{base.origin}_all")
+            results.append(lo.reshape(every, shape))
+        else:
+            results.append(lo.expand(lo.insert(value, 0), shape))
+    return results
+
+
+def _in_memory(lo: Lowering, value: Value, *other: type[StoredTensor]) -> Value:
+    """A value that is stored, or one of ``other`` that is contiguous, with the same elements in the same order."""
+    base = unshaped(value)
+    if computes(base) or (isinstance(base, other) and isinstance(base, StoredTensor) and base.is_contiguous):
+        return base
+    return lo.pointwise("{0}", value, dtype=value.dtype)
+
+
+@lowers("loop_join")
+def _loop_join(lo: Lowering, parts: Sequence[tuple[Value, int, int, int]], axis: int, stacks: bool) -> Value:
+    """Tensors joined along an axis, of which some are those of all rounds of a loop.
+
+    Args:
+        parts: a tensor and 0; or a tensor of all rounds, 1 (or -1 where the last round comes first), and how many of
+            the first and of the last rounds are no part of it.
+        stacks: whether the axis is new.
+    """
+    joined: list[Value] = []
+    for value, direction, skipped, missing in parts:
+        if not direction:
+            joined.append(lo.insert(value, axis) if stacks else value)
+            continue
+        rank = len(value.shape) - 1
+        at = axis % (rank + stacks)
+        if skipped + missing:
+            value = narrow(lo, value, 0, literal(skipped), less(value.shape[0], literal(skipped + missing)))
+        if direction < 0:
+            value = flip(lo, value, [0])
+        value = lo.permute(value, [*range(1, at + 1), 0, *range(at + 1, rank + 1)])
+        if not stacks:
+            value = lo.reshape(value, (*value.shape[:at], product(value.shape[at : at + 2]), *value.shape[at + 2 :]))
+        joined.append(value)
+    return joined[0] if len(joined) == 1 else concat(lo, joined, axis)

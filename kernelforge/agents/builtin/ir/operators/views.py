@@ -7,7 +7,7 @@ from typing import Any
 
 from kernelforge.agents.builtin.codegen.pointwise import number
 from kernelforge.agents.builtin.ir.lowering import Lowering, broadcast, lowers, quotient
-from kernelforge.agents.builtin.ir.nodes import ONE, Concat, Dim, Padded, Value, literal, product
+from kernelforge.agents.builtin.ir.nodes import ONE, Concat, Dim, OfRound, Padded, Value, literal, product
 from kernelforge.errors import UnsupportedError
 
 LAST = 2**62
@@ -94,11 +94,14 @@ def _broadcast_tensors(lo: Lowering, values: Sequence[Value]) -> list[Value]:
 
 
 @lowers("select")
-def select(lo: Lowering, x: Value, axis: int, index: int) -> Value:
+def select(lo: Lowering, x: Value, axis: int, index: int | OfRound) -> Value:
     axis %= len(x.shape)
     templates = [f"{{{k if k < axis else k - 1}}}" for k in range(len(x.shape))]
-    templates[axis] = str(index) if index >= 0 else f"({{e0}} - {-index})"
     shape = (*x.shape[:axis], *x.shape[axis + 1 :])
+    if isinstance(index, OfRound):
+        templates[axis] = "{e0}"
+        return lo.view(x, shape, templates, (lo.of_round(index, x.shape[axis]),))
+    templates[axis] = str(index) if index >= 0 else f"({{e0}} - {-index})"
     return lo.view(x, shape, templates, () if index >= 0 else (x.shape[axis],))
 
 
@@ -134,7 +137,9 @@ def narrow(lo: Lowering, x: Value, axis: int, start: Dim, extent: Dim) -> Value:
     return along(lo, x, axis, extent, "({k} + {e0})" if start.text != "0" else "{k}", start)
 
 
-def _bound(lo: Lowering, bound: int, extent: Dim) -> Dim:
+def _bound(lo: Lowering, bound: int | OfRound, extent: Dim) -> Dim:
+    if isinstance(bound, OfRound):
+        return lo.of_round(bound, extent)
     if bound >= extent.value:
         return extent
     return less(extent, literal(-bound)) if bound < 0 else lo.extent(bound, extent)
@@ -142,11 +147,19 @@ def _bound(lo: Lowering, bound: int, extent: Dim) -> Dim:
 
 @lowers("slice")
 def _slice(
-    lo: Lowering, x: Value, axis: int = 0, start: int | None = None, end: int | None = None, step: int = 1
+    lo: Lowering,
+    x: Value,
+    axis: int = 0,
+    start: int | OfRound | None = None,
+    end: int | OfRound | None = None,
+    step: int = 1,
 ) -> Value:
     axis_extent = x.shape[axis]
     first = _bound(lo, start or 0, axis_extent)
-    extent = less(_bound(lo, LAST if end is None else end, axis_extent), first)
+    if isinstance(start, OfRound) and isinstance(end, OfRound):
+        extent = lo.extent(end.first - start.first)  # as long in every round
+    else:
+        extent = less(_bound(lo, LAST if end is None else end, axis_extent), first)
     if step == 1:
         return narrow(lo, x, axis, first, extent)
     extent = Dim(f"({extent.text} + {step - 1}) // {step}", -(-extent.value // step))
@@ -154,7 +167,7 @@ def _slice(
 
 
 @lowers("narrow")
-def _narrow(lo: Lowering, x: Value, axis: int, start: int, length: int) -> Value:
+def _narrow(lo: Lowering, x: Value, axis: int, start: int | OfRound, length: int) -> Value:
     return narrow(lo, x, axis, _bound(lo, start, x.shape[axis]), lo.extent(length, x.shape[axis]))
 
 
@@ -216,7 +229,7 @@ def stack(lo: Lowering, values: Sequence[Value], axis: int = 0) -> Value:
 
 
 @lowers("flip")
-def _flip(lo: Lowering, x: Value, axes: Sequence[int]) -> Value:
+def flip(lo: Lowering, x: Value, axes: Sequence[int]) -> Value:
     for axis in axes:
         x = along(lo, x, axis, x.shape[axis], "({e0} - 1 - {k})", x.shape[axis])
     return x
