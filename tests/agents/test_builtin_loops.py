@@ -7,6 +7,7 @@ import pytest
 from kernelforge.agents.builtin.codegen.render import Rendered, render
 from kernelforge.agents.builtin.coder import readable
 from kernelforge.agents.builtin.design import MOVES, Design
+from kernelforge.agents.builtin.ir.rolling import rolled
 from kernelforge.compile import Compiler
 from kernelforge.evaluation.oracle.worker.reference import Reference
 from kernelforge.evaluation.oracle.worker.tracing import trace_source
@@ -101,6 +102,8 @@ def written(body: str, design: Design) -> tuple[str, Rendered]:
     return task, render(full, design, attributes, small)
 
 
+@pytest.mark.slow
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("moves", [(), tuple(MOVES)], ids=["first", "all moves"])
 def test_a_loop_is_right_at_sizes_that_were_not_traced(form: str, moves: tuple[str, ...], compiler: Compiler) -> None:
@@ -109,3 +112,49 @@ def test_a_loop_is_right_at_sizes_that_were_not_traced(form: str, moves: tuple[s
     for constants in (OTHER, {**SMALL, "T": 4}):
         reference = Reference(task, constants)
         run_and_compare(item, workbench.Bench(reference, reference.inputs(5)), compiler)
+
+
+def operators(body: str) -> tuple[list[str], list[str]]:
+    """Operators of the graphs at both sizes, with loops where they are written as such."""
+    task = TASK.format(body=body.strip("\n"))
+    graphs = rolled(trace_source(task, {}), trace_source(task, SMALL, "small"))
+    full, small = ([node.op for node in graph.nodes if node.kind == "op"] for graph in graphs)
+    return full, small
+
+
+def test_rounds_become_one_body() -> None:
+    full, small = operators(FORMS["a state joined with the inputs, stacked outputs"])
+    body = ["aten.select.int", "aten.cat", "aten.linear", "aten.tanh", "aten.linear"]
+    assert full == small == ["loop_begin", "getitem", *body, "loop_end", "getitem", "loop_join"]
+
+
+NO_LOOPS = {
+    "rounds that grow": """
+        outs = [h]
+        for t in range(x.shape[0]):
+            outs.append(torch.cat(outs, 1).sum(1, keepdim=True) + h)
+        return outs[-1]
+""",
+    "places that do not grow evenly": """
+        for t in range(x.shape[0]):
+            h = torch.tanh(self.i2h(torch.cat((x[t * t % 3], h), 1)))
+        return h
+""",
+    "a state that gets wider in the first round": """
+        total = h[:1]
+        for t in range(x.shape[0]):
+            total = torch.tanh(total + c)
+        return total
+""",
+    "a part of a tensor that is written in place": """
+        out = torch.zeros(x.shape[0], *h.shape)
+        for t in range(x.shape[0]):
+            out[t] = torch.tanh(h * t)
+        return out
+""",
+}
+
+
+@pytest.mark.parametrize("form", NO_LOOPS)
+def test_what_is_no_loop_stays_written_out(form: str) -> None:
+    assert "loop_begin" not in operators(NO_LOOPS[form])[0]

@@ -319,7 +319,7 @@ class _PlanBody:
         for value in order:
             if isinstance(value, LoopResult) and not value.of_all_rounds:
                 # What its last round computed still has its name after a loop.
-                self.names[value] = self.names[unshaped(value.loop.lasts[value.place])]
+                self.names[value] = self.names[unshaped(value.loop.lasts[value.position])]
 
     def write(self) -> list[str]:
         for value in self.order:
@@ -346,7 +346,7 @@ class _PlanBody:
         return f"{self.names[value]} = empty(({shape}), {value.dtype})"
 
     def _tensor(self, value: Value) -> str:
-        """What the plan calls the tensor that has a value's elements."""
+        """Text of the plan for the tensor that has a value's elements."""
         base = unshaped(value)
         return base.text if isinstance(base, StoredTensor) else self.names[base]
 
@@ -359,7 +359,7 @@ class _PlanBody:
                 shape = ", ".join(dim.text for dim in result.shape)
                 same = self.returned.get(result, result.shape) == result.shape
                 tensor = self.names[result] if same else f"{self.names[result]}.view({shape})"
-                of_all[unshaped(loop.collected[result.place])] = f"{tensor}[{loop.number}]"
+                of_all[unshaped(loop.collected[result.position])] = f"{tensor}[{loop.number}]"
         lines: list[str] = []
         for value in self.order:
             if self.loops.get(value) is not loop:

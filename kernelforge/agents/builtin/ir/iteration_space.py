@@ -101,12 +101,12 @@ class Signature:
 
     @property
     def template_extents(self) -> dict[str, str]:
-        """Those of ``extents`` that are arguments of the kernel's template."""
+        """The ``extents`` that are arguments of the kernel's template."""
         return {text: name for text, name in self.extents.items() if self.constant and not is_of_round(text)}
 
     @property
     def launch_extents(self) -> dict[str, str]:
-        """Those of ``extents`` that are arguments of the launch."""
+        """The ``extents`` that are arguments of the launch."""
         return {text: name for text, name in self.extents.items() if not self.constant or is_of_round(text)}
 
     def tensor(self, value: Value) -> str:

@@ -120,7 +120,7 @@ _ROUND = re.compile(r"\bround\d+\b")
 
 
 def round_name(number: int) -> str:
-    """What the plan calls the number of a loop's round, from 0."""
+    """Name of the number of a loop's round, from 0, in the plan."""
     return f"round{number}"
 
 
@@ -462,8 +462,8 @@ class LoopResult(Value):
     """A value of a loop's last round, or of all rounds along a leading axis."""
 
     loop: Loop
-    place: int
-    """Its place in the loop's ``lasts``, or in ``collected``."""
+    position: int
+    """Its position in the loop's ``lasts``, or in ``collected``."""
     of_all_rounds: bool
 
 

@@ -110,27 +110,27 @@ def _with_selects_at_their_users(nodes: Sequence[Node]) -> list[Node]:
     moved: list[Node] = []
     copies = Counter[str]()
 
-    def place(name: str) -> Any:
+    def copied(name: str) -> Any:
         """A reference to a copy of a select, and of those that it reads."""
         if name not in selects:
             return {"ref": name}
         copies[name] += 1
-        copied = selects[name]
+        select = selects[name]
         new = name if copies[name] == 1 else f"{name}__{copies[name]}"
-        moved.append(copied.model_copy(update={"name": new, "args": tuple(_mapped(copied.args, place))}))
+        moved.append(select.model_copy(update={"name": new, "args": tuple(_mapped(select.args, copied))}))
         return {"ref": new}
 
     for node in nodes:
         if node.name in selects or node.name in dropped:
             continue
-        args, kwargs = tuple(_mapped(node.args, place)), _mapped(node.kwargs, place)
+        args, kwargs = tuple(_mapped(node.args, copied)), _mapped(node.kwargs, copied)
         same = args == node.args and kwargs == node.kwargs
         moved.append(node if same else node.model_copy(update={"args": args, "kwargs": kwargs}))
     return moved
 
 
 class _Signatures:
-    """What makes two nodes of a graph the same operator of two rounds."""
+    """Texts that are equal for the same operator of two rounds."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self.nodes = nodes
@@ -171,7 +171,7 @@ def _growing(node: Node) -> tuple[int, ...]:
 
 
 def _regions(full: Sequence[Node], small: Sequence[Node]) -> Iterator[tuple[_Region, _Region]]:
-    """What repeats at both sizes, and not as often.
+    """Yield the nodes that repeat at both sizes, and not as often.
 
     Raises:
         _NotRolledError: the graphs are not alike elsewhere.
@@ -200,20 +200,20 @@ def _regions(full: Sequence[Node], small: Sequence[Node]) -> Iterator[tuple[_Reg
 def _lengths(signatures: Sequence[str], start: int) -> list[int]:
     """Lengths of a round that may begin at a place: those of which most nodes repeat come first."""
     covered: dict[int, int] = {}
-    place = start
+    at = start
     for _ in range(MOST_CANDIDATES):
         try:
-            place = signatures.index(signatures[start], place + 1)
+            at = signatures.index(signatures[start], at + 1)
         except ValueError:
             break
-        length = place - start
+        length = at - start
         if not any(length % shorter == 0 and nodes >= LEAST_ROUNDS * length for shorter, nodes in covered.items()):
             covered[length] = length * _repeats(signatures, start, length)
     return sorted(covered, key=lambda length: (-covered[length], length))
 
 
 def _repeats(signatures: Sequence[str], start: int, length: int) -> int:
-    """How many times the ``length`` nodes from a place on stand one after another."""
+    """Count how many times the ``length`` nodes from a place on stand one after another."""
     at = start + length
     while at < len(signatures) and signatures[at] == signatures[at - length]:
         at += 1
@@ -243,10 +243,10 @@ class _Loop:
 
 
 class _Origin(NamedTuple):
-    """Where a node is written out."""
+    """The loop, the place in a round and the round that a node belongs to."""
 
     loop: _Loop
-    place: int
+    offset: int
     round: int
 
 
@@ -275,8 +275,8 @@ class _Rewriter:
             body = nodes[region.start : region.start + region.length]
             loop = self.loops[region.start] = _Loop(number, region, [node.name for node in body])
             for at in range(region.rounds * region.length):
-                round_number, place = divmod(at, region.length)
-                self.origins[nodes[region.start + at].name] = _Origin(loop, place, round_number)
+                round_number, offset = divmod(at, region.length)
+                self.origins[nodes[region.start + at].name] = _Origin(loop, offset, round_number)
 
     def run(self) -> tuple[Node, ...]:
         """The nodes of the graph with loops.
@@ -301,7 +301,7 @@ class _Rewriter:
 
     def _loop_nodes(self, loop: _Loop) -> list[Node]:
         begin, end = f"loop{loop.number}", f"loop{loop.number}_end"
-        results = [[{"ref": loop.names[place]} for place in places] for places in (loop.lasts, loop.collected)]
+        results = [[{"ref": loop.names[offset]} for offset in offsets] for offsets in (loop.lasts, loop.collected)]
         names = [*loop.lasts.values(), *loop.collected.values()]
         return [
             Node(name=begin, kind="op", op="loop_begin", args=(loop.region.rounds, loop.starts, loop.walked)),
@@ -313,8 +313,8 @@ class _Rewriter:
 
     def _write_body(self, loop: _Loop) -> None:
         start, length, rounds = loop.region
-        for place in range(length):
-            nodes = [self.nodes[start + number * length + place] for number in range(rounds)]
+        for offset in range(length):
+            nodes = [self.nodes[start + number * length + offset] for number in range(rounds)]
             first = nodes[0]
             grows = _growing(first)
             args = [
@@ -349,27 +349,27 @@ class _Rewriter:
         first = origins[0]
         if len(set(names)) == 1 and (first is None or first.loop is not loop):
             return self._from_outside(names[0])
-        if first is not None and origins == [_Origin(loop, first.place, number) for number in range(len(names))]:
-            return {"ref": loop.names[first.place]}
+        if first is not None and origins == [_Origin(loop, first.offset, number) for number in range(len(names))]:
+            return {"ref": loop.names[first.offset]}
         begun = next((at for at, origin in enumerate(origins) if origin is not None and origin.loop is loop), 0)
         made = origins[begun]
         if begun and made is not None:
-            if origins[begun:] != [_Origin(loop, made.place, number) for number in range(len(names) - begun)]:
+            if origins[begun:] != [_Origin(loop, made.offset, number) for number in range(len(names) - begun)]:
                 raise _NotRolledError
-            return self._state(loop, made.place, names[:begun])
+            return self._state(loop, made.offset, names[:begun])
         if first is None or first.loop is loop:
             raise _NotRolledError
         rounds = [origin.round for origin in origins if origin is not None and origin[:2] == first[:2]]
         if len(rounds) < len(names):
             raise _NotRolledError
-        source = self._collected(first.loop, first.place)
+        source = self._collected(first.loop, first.offset)
         loop.walked.append([source, 0])
         return self._select(loop.body, source, _progression(rounds), self.by_name[names[0]])
 
-    def _state(self, loop: _Loop, place: int, starts: Sequence[str]) -> Any:
-        """What a place made as many rounds ago as there are ``starts``, which the first rounds take instead."""
-        end = {"ref": loop.names[place]}
-        made = self.by_name[loop.names[place]].spec
+    def _state(self, loop: _Loop, offset: int, starts: Sequence[str]) -> Any:
+        """A reference to a result of as many rounds ago as there are ``starts``, which first rounds take instead."""
+        end = {"ref": loop.names[offset]}
+        made = self.by_name[loop.names[offset]].spec
         for name in reversed(starts):
             begun = self.by_name[name].spec
             if made is None or begun is None or (made.shape, made.dtype) != (begun.shape, begun.dtype):
@@ -388,16 +388,16 @@ class _Rewriter:
         origin = self.origins.get(name)
         if origin is None:
             return {"ref": name}
-        loop, place, number = origin
+        loop, offset, number = origin
         if number == loop.region.rounds - 1:
-            return {"ref": loop.lasts.setdefault(place, f"loop{loop.number}_last{place}")}
+            return {"ref": loop.lasts.setdefault(offset, f"loop{loop.number}_last{offset}")}
         if into is None:
             raise _NotRolledError
-        return self._select(into, self._collected(loop, place), [number, loop.region.rounds], self.by_name[name])
+        return self._select(into, self._collected(loop, offset), [number, loop.region.rounds], self.by_name[name])
 
-    def _collected(self, loop: _Loop, place: int) -> Any:
+    def _collected(self, loop: _Loop, offset: int) -> Any:
         """A tensor of what all rounds made."""
-        return {"ref": loop.collected.setdefault(place, f"loop{loop.number}_all{place}")}
+        return {"ref": loop.collected.setdefault(offset, f"loop{loop.number}_all{offset}")}
 
     def _select(self, into: list[Node], source: Any, at: Any, of: Node) -> Any:
         """A reference to a new node, one element of a tensor of all rounds. ``at`` is its place or, as a list, that and
@@ -424,23 +424,23 @@ class _Rewriter:
         return [*before, node.model_copy(update=update)]
 
     def _parts(self, names: Sequence[str], before: list[Node]) -> Iterator[_Part]:
-        """What a list of tensors is made of."""
+        """Yield the parts that a list of tensors consists of."""
         at = 0
         while at < len(names):
             run = self._run(names[at:])
             if len(run) < 2:
                 yield _Part(self._from_outside(names[at], before), 0, 0, 0)
             else:
-                loop, place, _ = run[0]
+                loop, offset, _ = run[0]
                 numbers = sorted(origin.round for origin in run)
                 backwards = run[0].round > run[1].round
                 missing = loop.region.rounds - 1 - numbers[-1]
-                yield _Part(self._collected(loop, place), -1 if backwards else 1, numbers[0], missing)
+                yield _Part(self._collected(loop, offset), -1 if backwards else 1, numbers[0], missing)
             at += max(len(run), 1)
 
     def _run(self, names: Sequence[str]) -> list[_Origin]:
-        """Where the first of some nodes are written out, as far as they are one place in rounds that follow each other,
-        forwards or backwards."""
+        """The origins of the first of some nodes, as far as they are the same in rounds that follow each other, up or
+        down."""
         longest: list[_Origin] = []
         for step in (1, -1):
             run: list[_Origin] = []

@@ -104,9 +104,9 @@ def _loop_end(
     for value, base in zip(collected, of_all, strict=True):
         shape = (lo.rounds, *value.shape)
         if base in varying:
-            place = loop.collected.index(base)
+            position = loop.collected.index(base)
             all_rounds = (lo.rounds, *base.shape)
-            every = LoopResult(all_rounds, base.dtype, loop, place, True, origin=f"{base.origin}_all")
+            every = LoopResult(all_rounds, base.dtype, loop, position, True, origin=f"{base.origin}_all")
             results.append(lo.reshape(every, shape))
         else:
             results.append(lo.expand(lo.insert(value, 0), shape))
