@@ -7,6 +7,7 @@ import re
 import pytest
 
 from kernelforge.agents import JudgeRequest
+from kernelforge.agents.builtin import judge
 from kernelforge.agents.builtin.advice import ADVICE
 from kernelforge.agents.builtin.design import Design
 from kernelforge.agents.builtin.judge import BuiltinJudge
@@ -55,6 +56,14 @@ def test_columns_that_threads_walk_alone_get_blocks_where_latency_is_the_bound()
     assert (finding.move, finding.bottleneck) == ("warp-reduce", Bottleneck.LATENCY_BOUND)
     assert finding.metrics[0] == "+launch__grid_size"
     assert finding_at("dram").move != "warp-reduce"
+
+
+def test_products_of_few_tiles_share_their_terms_where_that_changes_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judge, "applicable_designs", lambda brief, design: ["stream-k"])
+    finding = assess("softmax", attempt("softmax", profile=workbench.profile_of("matmul_product", **WIDE)))
+    assert (finding.move, finding.bottleneck) == ("stream-k", Bottleneck.TINY_GRID)
+    assert "launch__grid_size is 1 block" in finding.why
+    assert assess("softmax", attempt("softmax", profile=workbench.profile_of("softmax_rows", **WIDE))).kind == "stop"
 
 
 def test_a_chain_bound_by_dram_traffic_is_fused() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from kernelforge.agents.builtin.codegen import tensor_cores
 from kernelforge.agents.builtin.codegen.render import Rendered, render
 from kernelforge.agents.builtin.design import MOVES, Design
 from kernelforge.compile import Artifact, Compiler
@@ -263,6 +264,65 @@ def test_warpgroups_multiply_halves_where_rows_are_aligned(name: str, compiler: 
         run_and_compare(item, at, compiler)
     assert ("constexpr int each" in item.source) is (name == "dealt out")
     assert "WarpgroupTiles" not in render(graph, design).source
+
+
+STREAM = {
+    "product": (
+        "torch.relu(x @ y) + z",
+        "torch.randn(N, K).half()",
+        "torch.randn(K, D).half()",
+        "torch.randn(D).half()",
+    ),
+    "transposed": ("x.t() @ y.t() / 2", "torch.randn(K, N).bfloat16()", "torch.randn(D, K).bfloat16()"),
+    "batch": ("x @ y", "torch.randn(2, N, K).half()", "torch.randn(2, K, D).half()"),
+}
+
+
+@pytest.mark.one_in(3)
+@pytest.mark.parametrize("units", [1, 3])
+@pytest.mark.parametrize("name", STREAM)
+def test_clusters_share_the_terms_of_tiles(
+    name: str, units: int, compiler: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tensor_cores, "_STREAM_UNITS", (units,))
+    monkeypatch.setattr(tensor_cores, "_STREAM_GAIN", float("inf"))
+    task = _task(STREAM[name])
+    graph = trace_source(task, {"N": 1024, "D": 1024, "K": 4096})
+    item = render(graph, Design(("fuse", "tensor-cores", "stream-k")), warpgroups=True)
+    assert f"stream<V, {units}>" in item.source
+    # Fewer tiles than a cluster has room for, and a term for one of its halves alone; tiles that are no multiple of
+    # what clusters have, with terms that end within a tile; then rows of odd lengths.
+    sizes = ({"N": 24, "D": 40, "K": 8}, {"N": 264, "D": 392, "K": 328}, {"N": 33, "D": 65, "K": 67})
+    for constants, aligned in zip(sizes, (True, True, False), strict=True):
+        reference = Reference(task, constants)
+        at = workbench.Bench(reference, reference.inputs(5))
+        assert any("any_" in expression for expression in workbench.resolve(item.plan, at).expressions) is not aligned
+        run_and_compare(item, at, compiler)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        ((12288, 128, 1, 2048), ((128, 64), 1)),  # 192 tiles, of which some multiprocessors have two and some one
+        ((1024, 1024, 1, 4096), ((128, 64), 1)),  # without, sums of four parts pass through memory
+        ((16384, 64, 1, 64), ((128, 64), 3)),
+        ((8192, 8192, 1, 8192), None),  # 4,096 tiles: the last wave leaves 0.1 % idle
+        ((1024, 1024, 1, 64), None),  # the launch takes most of the time
+    ],
+)
+def test_terms_are_shared_where_waves_would_be_filled_badly(
+    sizes: tuple[int, int, int, int], expected: tuple[tuple[int, int], int] | None
+) -> None:
+    stream = tensor_cores.choose_stream("HALF", *sizes)
+    assert (stream and (stream.shape[:2], stream.units)) == expected
+    assert tensor_cores.choose_stream("SINGLE", *sizes) is None
+
+
+def test_only_products_by_warpgroups_share_terms() -> None:
+    graph = trace_source(_task(STREAM["product"]), {"N": 1024, "D": 1024, "K": 1024})
+    without, with_stream = (Design(("tensor-cores", *more)) for more in ((), ("stream-k",)))
+    assert "Tiles::stream" in render(graph, with_stream, warpgroups=True).source
+    assert render(graph, with_stream).plan == render(graph, without).plan
 
 
 LONG = {

@@ -18,6 +18,7 @@ MOVES: dict[str, str] = {
     "tile": "stage tiles of the operands in padded shared memory",
     "register-tile": "let each thread compute a patch of 4x4 or 8x8 results in registers",
     "tensor-cores": "multiply matrices on tensor cores, float32 as three products of TF32, with tiles copied ahead",
+    "stream-k": "share the terms of products evenly among clusters of blocks, where tiles fill the last wave badly",
     "stage": "keep a row that several passes read in shared memory",
     "vectorise": "move four adjacent elements per instruction, where extents allow it",
     "block-shape": "lay threads out in two dimensions over the result",
@@ -57,6 +58,7 @@ class Design:
             tile="tile" in self.moves,
             register_tile="register-tile" in self.moves,
             tensor_cores="tensor-cores" in self.moves,
+            stream_k="stream-k" in self.moves,
         )
 
     def comment(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -143,6 +144,20 @@ def _tensor_cores(profile: Profile) -> TransformEvidence | None:
     return TransformEvidence("products run on ordinary cores", why, (INSTRUCTIONS, SECTORS, WAVEFRONTS))
 
 
+def _stream_k(profile: Profile) -> TransformEvidence | None:
+    kernels = [kernel for kernel in profile.kernels if re.search(r"_product\d*\b", kernel.kernel)]
+    if not kernels:
+        return None
+    blocks = max(math.prod(kernel.grid) for kernel in kernels)
+    why = (
+        f"{GRID} is {blocks:,} block at most in products, which the GPU's multiprocessors share unevenly; "
+        f"{LAUNCHES} is {profile.value(LAUNCHES) or len(profile.kernels):.0f}; {DRAM} is "
+        f"{profile.value(DRAM) or profile.roofline.dram_bytes:,.0f} byte"
+    )
+    headline = "tiles of products leave multiprocessors idle in the last wave, or their sums pass through memory"
+    return TransformEvidence(headline, why, (DRAM, LAUNCHES, f"+{GRID}"))
+
+
 def _register_tile(profile: Profile) -> TransformEvidence | None:
     waves = profile.value(WAVEFRONTS) or 0.0
     if waves == 0 or profile.roofline.bound in ("dram", "launch"):
@@ -201,6 +216,7 @@ RULES: dict[str, Callable[[Profile], TransformEvidence | None]] = {
     "warp-reduce": _warp_reduce,
     "fuse": _fuse,
     "tensor-cores": _tensor_cores,
+    "stream-k": _stream_k,
     "tile": _tile,
     "register-tile": _register_tile,
     "stage": _stage,

@@ -34,6 +34,7 @@ class Options:
     tile: bool = False
     register_tile: bool = False
     tensor_cores: bool = False
+    stream_k: bool = False
     warpgroups: bool = False
     """Whether the GPU multiplies by ``wgmma``: an option of the device, not of a move."""
 

@@ -244,7 +244,7 @@ def render(
     if options.tensor_cores:
         if design.fuse:
             fuse_attention(program)
-        split_sums(program, warpgroups=warpgroups)
+        split_sums(program, options)
     if options.warp_reduce:
         split_columns(program, options)
     order = partition(program, options, fuse=design.fuse)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from kernelforge.agents.builtin.codegen.cpp_emitter import indent
 from kernelforge.agents.builtin.codegen.elementwise import element_statements
-from kernelforge.agents.builtin.codegen.kernel import KernelText, adjacent, in_order, plan_int, same_shape
+from kernelforge.agents.builtin.codegen.kernel import KernelText, Options, adjacent, in_order, plan_int, same_shape
 from kernelforge.agents.builtin.codegen.loops import LoopEmitter
 from kernelforge.agents.builtin.ir.iteration_space import (
     BOX,
@@ -77,6 +77,8 @@ _WARPGROUP_SHARE = 0.62
 """Time of a multiply-add by ``wgmma`` over that by ``mma.sync``: ``product_share`` of a Hopper GPU."""
 _LAUNCH = 7e6
 """Multiply-adds of a multiprocessor in the time of one more launch, which the emulated H100 takes 3 us for."""
+_OF_BYTE = 0.8
+"""The same in the time of one byte from DRAM, by all multiprocessors: 2,850 GB/s."""
 _LEAST_TERMS = 128
 """Of a sum that is dealt out: eight tiles of float32, so that copies run ahead."""
 
@@ -127,20 +129,82 @@ _WARPGROUP_TILES = ((128, 128, 3, 2), (128, 64, 3, 3))
 
 def choose_warpgroups(rows: int, columns: int, batch: int) -> WarpgroupShape | None:
     """The shape of a product of halves by ``wgmma``; None where one by ``mma.sync`` takes less time."""
-    shapes = [
-        WarpgroupShape(m, n, stages, 1 + (rows > m), 1 + (columns > n), resident)
-        for m, n, stages, resident in _WARPGROUP_TILES
-    ]
-    best = min(shapes, key=lambda shape: _warpgroup_cost(shape, rows, columns, batch))
+    best = min(_warpgroup_shapes(rows, columns), key=lambda shape: _warpgroup_cost(shape, rows, columns, batch))
     by_warps = _cost("HALF", choose_shape("HALF", rows, columns, batch), rows, columns, batch)
     return best if _warpgroup_cost(best, rows, columns, batch) < by_warps else None
 
 
-def _warpgroup_cost(shape: WarpgroupShape, rows: int, columns: int, batch: int) -> float:
+def _warpgroup_shapes(rows: int, columns: int) -> list[WarpgroupShape]:
+    return [
+        WarpgroupShape(m, n, stages, 1 + (rows > m), 1 + (columns > n), resident)
+        for m, n, stages, resident in _WARPGROUP_TILES
+    ]
+
+
+def _warpgroup_cost(shape: WarpgroupShape, rows: int, columns: int, batch: int, units: int = 0) -> float:
+    """Of one term. With ``units``: where the two groups of a cluster share so many tiles for each of their blocks."""
     loaded = shape.rows / shape.across + shape.columns / shape.down
-    blocks = -(-rows // (shape.rows * shape.down)) * -(-columns // (shape.columns * shape.across))
-    waves = -(-blocks * shape.down * shape.across * batch // MULTIPROCESSORS)
-    return max(2, waves) * (_WARPGROUP_SHARE * shape.rows * shape.columns + _BALANCE["HALF"] * loaded)
+    groups = -(-rows // (shape.rows * shape.down)) * -(-columns // (shape.columns * shape.across))
+    if units:
+        groups = 2 * -(-groups // units)
+    waves = -(-groups * shape.down * shape.across * batch // MULTIPROCESSORS)
+    tile = _WARPGROUP_SHARE * shape.rows * shape.columns + _BALANCE["HALF"] * loaded
+    return max(2, waves) * tile * (units / 2 if units else 1)
+
+
+class Stream(NamedTuple):
+    """A product by stream-K: the shape of its blocks, and the tiles that two of them share the terms of."""
+
+    shape: WarpgroupShape
+    units: int
+
+
+_STREAM_UNITS = (1, 3, 5)
+"""Tiles of a pair of blocks. With an even number each block has complete tiles, as without stream-K."""
+_STREAM_GAIN = 0.95
+"""Predicted time from which stream-K is written, over that without. A fall by 5 % of the modelled time is what the
+search believes (``kernelforge.agents.acceptance``): of smaller ones half were real on GPUs."""
+
+
+def choose_stream(kind: str, rows: int, columns: int, batch: int, terms: int) -> Stream | None:
+    """Stream-K for a product of halves by ``wgmma``; None where it would not make up for what the last wave loses.
+
+    Stream-K (Osama et al. 2023, arXiv 2301.03598) gives each of the blocks that run at a time an equal share of the
+    terms of all tiles. Here the two groups of a cluster share those of an odd number of tiles: waves are filled by
+    halves of a tile, and the one tile that both have terms of is added up through the cluster's shared memory. Sums
+    that pass between any blocks of a grid would be written to memory, and wait there for a second launch or for flags:
+    a launch takes as long as the last wave loses where it loses much.
+    """
+    if kind == "SINGLE":
+        return None
+
+    def cost(stream: Stream) -> float:
+        shape, units = stream
+        tiles = -(-rows // (shape.rows * shape.down)) * -(-columns // (shape.columns * shape.across))
+        blocks = 2 * -(-tiles // units) * shape.down * shape.across * batch
+        # Half of a tile's sums, of four bytes each, are written to shared memory, and read by another block.
+        exchanged = -(-blocks // MULTIPROCESSORS) * _BALANCE["HALF"] * shape.rows * shape.columns
+        return _warpgroup_cost(shape, rows, columns, batch, units) * terms + exchanged
+
+    streams = [Stream(shape, units) for shape in _warpgroup_shapes(rows, columns) for units in _STREAM_UNITS]
+    best = min(streams, key=cost)
+    parts = choose_parts(kind, rows, columns, batch, terms, warpgroups=True)
+    otherwise = _split_cost(kind, rows, columns, batch, terms, parts)
+    # What no way of dealing terms out changes, as if nothing hid it.
+    rest = _LAUNCH + _OF_BYTE * 2 * batch * (rows * terms + terms * columns + rows * columns)
+    return best if cost(best) + rest < _STREAM_GAIN * (otherwise + rest) else None
+
+
+def _split_cost(kind: str, rows: int, columns: int, batch: int, terms: int, parts: int) -> float:
+    """Of all terms, dealt out to so many sums that another kernel adds up; on a GPU that multiplies by ``wgmma``."""
+    shape = choose_warpgroups(rows, columns, batch * parts)
+    if shape is None:
+        each: float = _cost(kind, choose_shape(kind, rows, columns, batch * parts), rows, columns, batch * parts)
+    else:
+        each = _warpgroup_cost(shape, rows, columns, batch * parts)
+    # Each sum passes the L2 twice, four halves' bytes, and is written to DRAM, which takes as long again.
+    added = _LAUNCH + 8 * _BALANCE["HALF"] * parts * batch * rows * columns / MULTIPROCESSORS if parts > 1 else 0
+    return each * terms / parts + added
 
 
 def choose_parts(kind: str, rows: int, columns: int, batch: int, terms: int, *, warpgroups: bool = False) -> int:
@@ -155,18 +219,17 @@ def choose_parts(kind: str, rows: int, columns: int, batch: int, terms: int, *, 
         return 1
 
     def cost(parts: int) -> float:
-        shape = choose_warpgroups(rows, columns, parts)
-        if shape is None:
-            return math.inf
-        # Each sum passes the L2 twice, four halves' bytes, and is written to DRAM, which takes as long again.
-        added = _LAUNCH + 8 * _BALANCE["HALF"] * parts * rows * columns / MULTIPROCESSORS if parts > 1 else 0
-        return _warpgroup_cost(shape, rows, columns, parts) * terms / parts + added
+        by_warps = choose_warpgroups(rows, columns, parts) is None
+        return math.inf if by_warps else _split_cost(kind, rows, columns, 1, terms, parts)
 
     return min((1, 2, 4, 8), key=cost)
 
 
-def split_sums(program: Program, *, warpgroups: bool) -> None:
-    """Deal out the terms of products that have too few results for a GPU: as sums of parts, added up afterwards."""
+def split_sums(program: Program, options: Options) -> None:
+    """Deal out the terms of products that have too few results for a GPU: as sums of parts, added up afterwards.
+
+    Not those of which stream-K makes one kernel.
+    """
     replaced: dict[Value, Value] = {}
     total: dict[Value, Value] = {}
     reached = in_order(program)
@@ -175,9 +238,9 @@ def split_sums(program: Program, *, warpgroups: bool) -> None:
             batch, rows, columns = product(value.shape[:-2]), *value.shape[-2:]
             terms = value.a.shape[-1]
             kind = _KINDS[value.a.dtype]
-            sizes = (int(dim.value) for dim in (rows, columns, batch, terms))
-            most = choose_parts(kind, *sizes, warpgroups=warpgroups)
-            if most > 1:
+            sizes = [int(dim.value) for dim in (rows, columns, batch, terms)]
+            most = choose_parts(kind, *sizes, warpgroups=options.warpgroups)
+            if most > 1 and not (options.stream_k and options.warpgroups and choose_stream(kind, *sizes)):
                 parts = Dim(f"min({most}, ceil_div({terms.text}, {_LEAST_TERMS}))", most)
                 sums = Contraction((parts, *value.shape), DType.FLOAT32, value.a, value.b, parts, origin=value.origin)
                 added = Reduce((ONE, *value.shape), value.dtype, "sum", sums, 0, 0, origin=value.origin)
@@ -201,12 +264,9 @@ class _Copy(NamedTuple):
 
 
 def tensor_tile(
-    name: str, root: Value, anchor: Contraction | Convolution, stored: frozenset[Value], *, warpgroups: bool
+    name: str, root: Value, anchor: Contraction | Convolution, stored: frozenset[Value], options: Options
 ) -> KernelText:
     """A product or a convolution on tensor cores.
-
-    Args:
-        warpgroups: whether the GPU multiplies by ``wgmma``.
 
     Raises:
         UnsupportedError: the operands have no type that tensor cores multiply exactly enough.
@@ -214,11 +274,11 @@ def tensor_tile(
 
     def written(name: str, vector: bool, by: type[_TensorWriter]) -> KernelText | None:
         try:
-            return by(name, root, anchor, stored, vector=vector).write()
+            return by(name, root, anchor, stored, options, vector=vector).write()
         except UnsupportedError:
             return written(name, False, by) if vector else None
 
-    by_warpgroups = written(name, True, _WarpgroupWriter) if warpgroups else None
+    by_warpgroups = written(name, True, _WarpgroupWriter) if options.warpgroups else None
     by_warps = written(name if by_warpgroups is None else f"any_{name}", True, _TensorWriter)
     if by_warps is None:
         raise UnsupportedError("tensor cores do not cover this product")
@@ -227,9 +287,16 @@ def tensor_tile(
 
 class _TensorWriter:
     def __init__(
-        self, name: str, root: Value, anchor: Contraction | Convolution, stored: frozenset[Value], *, vector: bool
+        self,
+        name: str,
+        root: Value,
+        anchor: Contraction | Convolution,
+        stored: frozenset[Value],
+        options: Options,
+        *,
+        vector: bool,
     ) -> None:
-        self.name, self.root, self.anchor, self.stored = name, root, anchor, stored
+        self.name, self.root, self.anchor, self.stored, self.options = name, root, anchor, stored, options
         self.left, self.right = (anchor.a, anchor.b) if isinstance(anchor, Contraction) else (anchor.weight, anchor.x)
         if self.left.dtype is not self.right.dtype or self.left.dtype not in _KINDS:
             raise UnsupportedError(f"no tensor core multiplies {self.left.dtype} by {self.right.dtype}")
@@ -403,8 +470,11 @@ class _WarpgroupWriter(_TensorWriter):
 
     def write(self) -> KernelText:
         em, name, anchor = self.em, self.name, self.anchor
-        sizes = (int(group.extent.value) for group in (self.m, self.n, self.b))
-        shape = choose_warpgroups(*sizes) if self.kind != "SINGLE" else None
+        sizes = [int(group.extent.value) for group in (self.m, self.n, self.b, self.k)]
+        stream = None
+        if self.options.stream_k and self.parts is None:
+            stream = choose_stream(self.kind, *sizes)
+        shape = stream.shape if stream is not None else choose_warpgroups(*sizes[:3]) if self.kind != "SINGLE" else None
         if shape is None or not isinstance(anchor, Contraction):
             raise UnsupportedError("warpgroups would not be faster")
         along = ", ".join("true" if self._map(side) else "false" for side in "ab")
@@ -416,19 +486,34 @@ class _WarpgroupWriter(_TensorWriter):
         matrices = ", ".join("0" if maps[f"tiles_{side}"].extents[0] is ONE else "batch" for side in "ab")
         core = [
             f"using Tiles = WarpgroupTiles<{C_TYPES[self.dtype]}, {', '.join(map(str, shape[:5]))}, {along}>;",
-            "extern __shared__ char tiles[];",
-            f"const int2 start = Tiles::start({rows}, {columns});",
-            "const int batch = blockIdx.z, m_start = start.y, n_start = start.x;",
-            *lines, "const auto put = [&](int line, int column, const float* acc) {",
-            *indent(["const int m = m_start + line, n = n_start + column;", *store]), "};",
-            f"Tiles::run<V>(tiles, tiles_a, tiles_b, {first}, {terms}, start, {matrices}, put);",
-        ]  # fmt: skip
+            "extern __shared__ __align__(16) char tiles[];" if stream else "extern __shared__ char tiles[];",
+        ]
+        if stream is None:
+            core += [
+                f"const int2 start = Tiles::start({rows}, {columns});",
+                "const int batch = blockIdx.z, m_start = start.y, n_start = start.x;",
+                *lines, "const auto put = [&](int line, int column, const float* acc) {",
+                *indent(["const int m = m_start + line, n = n_start + column;", *store]), "};",
+                f"Tiles::run<V>(tiles, tiles_a, tiles_b, {first}, {terms}, start, {matrices}, put);",
+            ]  # fmt: skip
+        else:
+            core += [
+                "const int batch = blockIdx.z;",
+                "const auto put = [&](int2 start, int line, int column, const float* acc) {",
+                *indent(["const int m = start.y + line, n = start.x + column;", *store]), "};",
+                f"Tiles::stream<V, {stream.units}>"
+                f"(tiles, tiles_a, tiles_b, {terms}, {rows}, {columns}, {matrices}, put);",
+            ]  # fmt: skip
         bounds = f"__launch_bounds__({shape.threads}, {shape.resident})"
         source, setup, template = self._kernel({"V": self._store_width()}, bounds, core)
-        grid = (
-            f"(ceil_div({plan_int(self.n.extent)}, {shape.columns * shape.across}) * "
-            f"ceil_div({plan_int(self.m.extent)}, {shape.rows * shape.down}) * {blocks}, 1, {plan_int(self.b.extent)})"
+        groups = (
+            f"ceil_div({plan_int(self.n.extent)}, {shape.columns * shape.across}) * "
+            f"ceil_div({plan_int(self.m.extent)}, {shape.rows * shape.down})"
         )
+        if stream is not None:
+            blocks *= 2
+            groups = groups if stream.units == 1 else f"ceil_div({groups}, {stream.units})"
+        grid = f"({groups} * {blocks}, 1, {plan_int(self.b.extent)})"
         inner = dict.fromkeys(item.extents[-1].text for item in maps.values())
         return KernelText(
             name, source, em.signature, self.root, grid, str(shape.threads), str(shape.shared_bytes), setup, template,

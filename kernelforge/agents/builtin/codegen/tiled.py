@@ -29,7 +29,7 @@ def contraction_tile(name: str, root: Value, stored: frozenset[Value], options: 
         return None
     if options.tensor_cores:
         try:
-            return tensor_tile(name, root, anchor, stored, warpgroups=options.warpgroups)
+            return tensor_tile(name, root, anchor, stored, options)
         except UnsupportedError:
             pass
     if (
