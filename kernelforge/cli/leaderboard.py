@@ -59,6 +59,41 @@ def show(
     write_view(view, form, output, markdown=leaderboard_markdown, csv=leaderboard_csv, terminal=leaderboard_lines)
 
 
+@app.command("grid")
+def grid(
+    run: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[RUN]...", help="Runs of hgemm or hgemm-f16; every one there if left out."),
+    ] = None,
+    baseline: Annotated[
+        str | None, typer.Option("--baseline", metavar="NAME", help="Only speedups over this baseline.")
+    ] = None,
+    published: Annotated[
+        Path | None,
+        typer.Option("--published", metavar="CHECKOUT", help="Also CUDA-L2's own, of its release, over these shapes."),
+    ] = None,
+    form: FormOption = Form.TERMINAL,
+    as_json: JsonOption = False,
+    output: DocumentOption = None,
+    results: ResultsOption = DEFAULT_RESULTS,
+) -> None:
+    """Show win rate and geometric mean over CUDA-L2's 1,000 products and their regions, by baseline and mode."""
+    from kernelforge.datasets.cuda_l2 import read_release
+    from kernelforge.report import RunRecords
+    from kernelforge.report.terminal.cuda_l2 import grid_csv, grid_lines, grid_markdown
+    from kernelforge.report.views.grid import grid_report, on_grid
+
+    form = chosen_form(form, as_json=as_json, output=output)
+    release = None if published is None else read_release(published)
+    with open_store(results, read_only=True) as store:
+        selected = [store.run(which) for which in run or ()] or [item for item in store.runs() if on_grid(item.config)]
+        if other := next((item for item in selected if not on_grid(item.config)), None):
+            raise UsageError(f"run {other.id} is of suite {other.config.suite}: the grid is of hgemm and hgemm-f16")
+        distinct = {item.id: item for item in selected}.values()
+        view = grid_report((RunRecords.load(store, item, texts=False) for item in distinct), release, baseline=baseline)
+    write_view(view, form, output, markdown=grid_markdown, csv=grid_csv, terminal=grid_lines)
+
+
 @app.command("entry")
 def entry(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run, the beginning of its id, or 'latest'.")],

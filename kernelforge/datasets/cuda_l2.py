@@ -11,10 +11,12 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from itertools import product
 from pathlib import Path
 from statistics import fmean, geometric_mean
-from typing import Final, Literal
+from typing import Annotated, Final, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -34,10 +36,10 @@ _FUNCTION: Final = re.compile(r"^void\s+(cuda_l2_\w+)\s*\(\s*torch::Tensor\s+a\b
 _OPERATIONS: Final[Mapping[str, Accumulator]] = {
     r"\bSM\d+_\d+x\d+x\d+_F16F16F16": "float16",
     r"\bSM\d+_\d+x\d+x\d+_F32F16F16": "float32",
-    r"\bwmma::accumulator\s*,[^>]*\bhalf\s*>": "float16",
-    r"\bwmma::accumulator\s*,[^>]*\bfloat\s*>": "float32",
-    r"\b(?:mma\.sync|wgmma\.mma_async)[\w.]*\.f16\.f16\.f16": "float16",
-    r"\b(?:mma\.sync|wgmma\.mma_async)[\w.]*\.f32\.f16\.f16": "float32",
+    r"\bwmma::accumulator\s*,[^>]{0,200}\bhalf\s*>": "float16",
+    r"\bwmma::accumulator\s*,[^>]{0,200}\bfloat\s*>": "float32",
+    r"\b(?:mma\.sync|wgmma\.mma_async)[\w.]{0,100}\.f16\.f16\.f16": "float16",
+    r"\b(?:mma\.sync|wgmma\.mma_async)[\w.]{0,100}\.f32\.f16\.f16": "float32",
     r"\busing\s+Elem(?:ent)?Acc\w*\s*=\s*(?:cutlass::half_t|half|half_t)\s*;": "float16",
     r"\busing\s+Elem(?:ent)?Acc\w*\s*=\s*float\s*;": "float32",
 }
@@ -63,7 +65,7 @@ class ReleasedKernel(Record):
     @property
     def narrower(self) -> bool:
         """Whether it has a sum in float16 where float32 is declared."""
-        return self.declared == "float32" and self.accumulator in ("float16", "both")
+        return is_narrower(self.declared, self.accumulator)
 
     @property
     def task(self) -> str:
@@ -87,23 +89,169 @@ class KernelFolder(Record):
     """Kernels with a sum in float16 where the folder declares float32."""
 
 
-class GridResult(Record):
-    """Published speedups of one GPU, accumulator and mode over one baseline."""
+Shape = tuple[int, int, int]
+"""M, N and K of a product."""
+
+EXTENTS: Final = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 12288, 16384)
+GRID: Final[tuple[Shape, ...]] = tuple((m, n, k) for m, n, k in product(EXTENTS, repeat=3))
+"""CUDA-L2's shapes."""
+
+_BANDS: Final = ((64, 256), (512, 2048), (4096, 16384))
+_SMALL_WORK, _LARGE_WORK = 1 << 28, 1 << 36
+_WORK_BANDS: Final = ("MNK under 2^28", "MNK 2^28 to 2^36", "MNK from 2^36")
+
+EVERYWHERE: Final = "all"
+REGIONS: Final = (EVERYWHERE, *(f"{name} {low} to {high}" for name in "MNK" for low, high in _BANDS), *_WORK_BANDS)
+"""Names of the regions that results are divided by: bands of each extent, and of the multiply-adds M N K."""
+
+
+class Speedup(NamedTuple):
+    """Times of a baseline over a kernel's, with the ends of its interval where there is one."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+
+class GridGroup(Record):
+    """The settings that results over the grid share where they are compared."""
 
     gpu: str
-    accumulator: str
+    accumulator: Literal["float16", "float32"]
+    """Type of the sums that is declared, or that the task asks for."""
     mode: Literal["offline", "server"]
+    """``offline``: call after call. ``server``: requests at random intervals, between which the GPU idles."""
+    origin: Literal["measured", "predicted", "published"]
+    protocol: str | None = None
+    """Timing protocol; None for published times."""
+
+
+class GridResult(GridGroup):
+    """Speedups of one group over one baseline, in one region of the grid."""
+
     baseline: str
-    shapes: int = Field(gt=0)
-    win_rate: float
-    """Share of the shapes with a speedup above 1."""
-    geomean: float
-    mean: float
-    least: float
+    region: str = EVERYWHERE
+    """One of :data:`REGIONS`."""
+    grid: int = Field(gt=0)
+    """Shapes of the region."""
+    shapes: int = Field(ge=0)
+    """Those with a speedup."""
+    missing: int = Field(ge=0)
+    """Those without: not tried, not right, or not timed. They are no wins."""
+    wins: int
+    """Shapes with a speedup above 1."""
+    win_rate: float | None
+    """Their share of the shapes with a speedup."""
+    grid_win_rate: float
+    """Their share of all shapes of the region."""
+    clear_wins: int | None
+    """Shapes whose whole interval lies above 1; None where a shape has none."""
+    clear_losses: int | None
+    """Shapes whose whole interval lies below 1."""
+    geomean: float | None
+    """Over the shapes with a speedup, as are the following."""
+    geomean_low: float | None
+    geomean_high: float | None
+    """Geometric means of the intervals' ends: as if all shapes erred alike."""
+    mean: float | None
+    least: float | None
     faithful: int
-    """Shapes whose kernel has no sum in a narrower type than declared, by the kernels of the checkout."""
+    """Shapes whose kernel has no sum in a narrower type than declared, by its text."""
     faithful_geomean: float | None
     """Over these alone; None without any."""
+
+
+def grid_results(
+    group: GridGroup,
+    baseline: str,
+    speedups: Mapping[Shape, Speedup],
+    *,
+    narrower: Collection[Shape] = (),
+    grid: Collection[Shape] = GRID,
+    every_region: bool = False,
+) -> Iterator[GridResult]:
+    """Results over a grid: of all of it, then of its regions.
+
+    Args:
+        group: What they are of.
+        baseline: What the speedups are over.
+        speedups: By shape; those outside of ``grid`` are left out.
+        narrower: Shapes whose kernel has sums in a narrower type than declared.
+        grid: Shapes that there could be.
+        every_region: Whether to divide it by bands of M, of N, of K, and of their product.
+    """
+    sizes = Counter(region for shape in grid for region in regions(shape))
+    for region in REGIONS if every_region else (EVERYWHERE,):
+        if size := sizes[region]:
+            inside = {shape: speedups[shape] for shape in grid if shape in speedups and region in regions(shape)}
+            yield _result(group, baseline, region, size, inside, narrower)
+
+
+def regions(shape: Shape) -> tuple[str, ...]:
+    """The regions of the grid that a shape belongs to."""
+    m, n, k = shape
+    work = m * n * k
+    bands = [
+        f"{name} {low} to {high}"
+        for name, extent in (("M", m), ("N", n), ("K", k))
+        for low, high in _BANDS
+        if low <= extent <= high
+    ]
+    return EVERYWHERE, *bands, _WORK_BANDS[(work >= _SMALL_WORK) + (work >= _LARGE_WORK)]
+
+
+def _result(
+    group: GridGroup,
+    baseline: str,
+    region: str,
+    size: int,
+    speedups: Mapping[Shape, Speedup],
+    narrower: Collection[Shape],
+) -> GridResult:
+    values = [speedup.value for speedup in speedups.values()]
+    lows = [speedup.low for speedup in speedups.values() if speedup.low is not None]
+    highs = [speedup.high for speedup in speedups.values() if speedup.high is not None]
+    bounded = bool(values) and len(lows) == len(highs) == len(values)
+    faithful = [speedup.value for shape, speedup in speedups.items() if shape not in narrower]
+    wins = sum(value > 1 for value in values)
+    return GridResult(
+        **dict(group),
+        baseline=baseline,
+        region=region,
+        grid=size,
+        shapes=len(values),
+        missing=size - len(values),
+        wins=wins,
+        win_rate=wins / len(values) if values else None,
+        grid_win_rate=wins / size,
+        clear_wins=sum(low > 1 for low in lows) if bounded else None,
+        clear_losses=sum(high < 1 for high in highs) if bounded else None,
+        geomean=geometric_mean(values) if values else None,
+        geomean_low=geometric_mean(lows) if bounded else None,
+        geomean_high=geometric_mean(highs) if bounded else None,
+        mean=fmean(values) if values else None,
+        least=min(values, default=None),
+        faithful=len(faithful),
+        faithful_geomean=geometric_mean(faithful) if faithful else None,
+    )
+
+
+class PublishedSpeedups(Record):
+    """One column of a file of results."""
+
+    group: GridGroup
+    baseline: str
+    speedups: dict[Shape, Annotated[float, Field(gt=0)]]
+    narrower: frozenset[Shape]
+    """Shapes whose kernel in the checkout has sums in a narrower type than declared."""
+
+    def results(self, grid: Collection[Shape] | None = None, *, every_region: bool = False) -> Iterator[GridResult]:
+        """Results over a grid, as :func:`grid_results`; CUDA-L2's, and what the file has beyond it, if left out."""
+        values = {shape: Speedup(value) for shape, value in self.speedups.items()}
+        shapes = {*GRID, *values} if grid is None else grid
+        return grid_results(
+            self.group, self.baseline, values, narrower=self.narrower, grid=shapes, every_region=every_region
+        )
 
 
 class Release(Record):
@@ -112,6 +260,9 @@ class Release(Record):
     kernels: tuple[ReleasedKernel, ...]
     folders: tuple[KernelFolder, ...]
     results: tuple[GridResult, ...]
+    """Over the whole grid."""
+    speedups: tuple[PublishedSpeedups, ...] = Field(exclude=True)
+    """What these are made of."""
     unread: tuple[str, ...]
     """Files that could not be read, each with the reason."""
 
@@ -129,20 +280,32 @@ def read_release(checkout: Path) -> Release:
             kernels.append(_kernel(path))
         except UsageError as error:
             unread.append(str(error))
-    narrow = {(item.gpu, item.declared, f"{item.m}_{item.n}_{item.k}") for item in kernels if item.narrower}
-    results: list[GridResult] = []
+    narrower: dict[tuple[str, str], set[Shape]] = {}
+    for item in kernels:
+        if item.narrower:
+            narrower.setdefault((item.gpu, item.declared), set()).add((item.m, item.n, item.k))
+    speedups: list[PublishedSpeedups] = []
     for path in sorted((checkout / "eval_results").glob("*.csv")):
         try:
-            results += _results(path, narrow)
+            speedups += _speedups(path, narrower)
         except UsageError as error:
             unread.append(str(error))
-    if not kernels and not results:
+    if not kernels and not speedups:
         raise UsageError(
             f"{checkout} is no checkout of CUDA-L2: no kernels/*/*.cu and no eval_results/*.csv can be read"
         )
     return Release(
-        kernels=tuple(kernels), folders=tuple(_folders(kernels)), results=tuple(results), unread=tuple(unread)
+        kernels=tuple(kernels),
+        folders=tuple(_folders(kernels)),
+        results=tuple(result for item in speedups for result in item.results()),
+        speedups=tuple(speedups),
+        unread=tuple(unread),
     )
+
+
+def is_narrower(declared: Literal["float16", "float32"], accumulator: Accumulator) -> bool:
+    """Whether a kernel has a sum in float16 where float32 is declared."""
+    return declared == "float32" and accumulator in ("float16", "both")
 
 
 def accumulator_of(source: str) -> Accumulator:
@@ -171,26 +334,32 @@ def _kernel(path: Path) -> ReleasedKernel:
     )
 
 
-def _folders(kernels: list[ReleasedKernel]) -> list[KernelFolder]:
+def _folders(kernels: list[ReleasedKernel]) -> Iterator[KernelFolder]:
     by_name: dict[str, list[ReleasedKernel]] = {}
     for item in kernels:
         by_name.setdefault(item.origin.partition("/")[0], []).append(item)
-    return [
-        KernelFolder(
-            name=name,
-            kernels=len(items),
-            float16=sum(item.accumulator == "float16" for item in items),
-            float32=sum(item.accumulator == "float32" for item in items),
-            both=sum(item.accumulator == "both" for item in items),
-            not_seen=sum(item.accumulator == "not seen" for item in items),
-            narrower=sum(item.narrower for item in items),
-        )
-        for name, items in by_name.items()
-    ]
+    for name, items in by_name.items():
+        yield count_kernels(name, items[0].declared, [item.accumulator for item in items])
 
 
-def _results(path: Path, narrow: set[tuple[str, Literal["float16", "float32"], str]]) -> list[GridResult]:
-    """One result for each baseline of a file.
+def count_kernels(
+    name: str, declared: Literal["float16", "float32"], accumulators: Collection[Accumulator]
+) -> KernelFolder:
+    """Counts of kernels that declare one accumulator, by those of their texts."""
+    counts = Counter(accumulators)
+    return KernelFolder(
+        name=name,
+        kernels=len(accumulators),
+        float16=counts["float16"],
+        float32=counts["float32"],
+        both=counts["both"],
+        not_seen=counts["not seen"],
+        narrower=sum(is_narrower(declared, accumulator) for accumulator in accumulators),
+    )
+
+
+def _speedups(path: Path, narrower: Mapping[tuple[str, str], set[Shape]]) -> Iterator[PublishedSpeedups]:
+    """The columns of a file.
 
     Raises:
         UsageError: its name or its columns are others, or a cell is no positive number.
@@ -201,47 +370,28 @@ def _results(path: Path, narrow: set[tuple[str, Literal["float16", "float32"], s
     rows = list(csv.DictReader(io.StringIO(read_text(path, _MOST_BYTES))))
     if not rows or "mnk" not in rows[0]:
         raise UsageError(f"{path} has no rows with a column mnk")
-    speedups: dict[str, dict[str, float]] = {}
+    columns: dict[str, dict[Shape, float]] = {}
     for line, row in enumerate(rows, start=2):
+        extents = _SHAPE.fullmatch(row["mnk"] or "")
         for baseline, cell in row.items():
             if baseline == "mnk":
                 continue
             value = finite(_number(cell))
-            if value is None or value <= 0 or _SHAPE.fullmatch(row["mnk"] or "") is None or not baseline:
+            if value is None or value <= 0 or extents is None or not baseline:
                 raise UsageError(f"{path}, line {line}: {baseline} of {row['mnk']!r} is no positive speedup: {cell!r}")
-            if row["mnk"] in speedups.setdefault(baseline, {}):
+            shape = (int(extents[1]), int(extents[2]), int(extents[3]))
+            if shape in columns.setdefault(baseline, {}):
                 raise UsageError(f"{path}, line {line}: the shape {row['mnk']} is there twice")
-            speedups[baseline][row["mnk"]] = value
-    declared: Literal["float16", "float32"] = "float16" if name[2] == "16" else "float32"
-    return [
-        _result(name[1], declared, "offline" if name[3] == "offline" else "server", baseline, values, narrow)
-        for baseline, values in speedups.items()
-    ]
-
-
-def _result(
-    gpu: str,
-    declared: Literal["float16", "float32"],
-    mode: Literal["offline", "server"],
-    baseline: str,
-    speedups: Mapping[str, float],
-    narrow: set[tuple[str, Literal["float16", "float32"], str]],
-) -> GridResult:
-    values = list(speedups.values())
-    faithful = [value for shape, value in speedups.items() if (gpu, declared, shape) not in narrow]
-    return GridResult(
-        gpu=gpu,
-        accumulator=declared,
-        mode=mode,
-        baseline=baseline,
-        shapes=len(values),
-        win_rate=sum(value > 1 for value in values) / len(values),
-        geomean=geometric_mean(values),
-        mean=fmean(values),
-        least=min(values),
-        faithful=len(faithful),
-        faithful_geomean=geometric_mean(faithful) if faithful else None,
+            columns[baseline][shape] = value
+    group = GridGroup(
+        gpu=name[1],
+        accumulator="float16" if name[2] == "16" else "float32",
+        mode="offline" if name[3] == "offline" else "server",
+        origin="published",
     )
+    narrow = frozenset(narrower.get((group.gpu, group.accumulator), ()))
+    for baseline, speedups in columns.items():
+        yield PublishedSpeedups(group=group, baseline=baseline, speedups=speedups, narrower=narrow)
 
 
 def _number(cell: object) -> float | None:

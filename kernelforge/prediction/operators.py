@@ -92,3 +92,17 @@ class OperatorTrace(Record):
             if any(operand.producer is not None and operand.producer >= position for operand in operator.reads):
                 raise ValueError(f"operator {position} reads what is written by a later one")
         return self
+
+
+def product_trace(m: int, n: int, k: int, dtype: str, element_bytes: int) -> OperatorTrace:
+    """The trace of ``torch.mm(a, b)`` for ``a`` (M, K) and ``b`` (K, N), as the oracle would make it."""
+    operator = Operator(
+        name="mm",
+        kind="matmul",
+        dtype=dtype,
+        reads=(Operand(bytes=element_bytes * m * k, storage=1), Operand(bytes=element_bytes * k * n, storage=2)),
+        write_bytes=element_bytes * m * n,
+        flops=2 * m * n * k,
+        geometry={"batch": 1, "m": m, "n": n, "k": k},
+    )
+    return OperatorTrace(size="full", operators=(operator,))

@@ -113,3 +113,32 @@ def test_bad_input_is_one_line(cli, golden_results, arguments: list[str], messag
     assert done.code == 2
     assert message in done.err
     assert done.err.count("\n") == 1
+
+
+def test_the_grid_of_stored_runs(cli, tmp_path: Path):
+    from kernelforge.datasets.cuda_l2 import REGIONS
+    from kernelforge.store import Store
+    from kernelforge.tasks import load_suite
+    from tests.report.views.test_grid import predicted_at, records_of
+    from tests.support.recorded_run import make_run
+
+    folder = str(tmp_path / "results")
+    attempts = [predicted_at((64, 64, 64), 3.0), predicted_at((64, 64, 128), 30.0)]
+    suite = load_suite("hgemm")
+    with Store.open(tmp_path / "results" / "kernelforge.db") as store:
+        store.start_run(make_run("r0"))
+        store.start_run(records_of(*attempts).run)
+        for attempt in attempts:
+            store.put_task("r1", next(task for task in suite if task.name == attempt.task))
+            store.add_attempt(attempt)
+    report = cli("leaderboard", "grid", "--results", folder, "--json").json()
+    assert report["runs"] == ["r1"]
+    assert [(row["baseline"], row["shapes"]) for row in report["results"] if row["region"] == "all"] == [
+        ("eager", 2),
+        ("eager-graph", 2),
+    ]
+    assert report["coverage"][0]["float32"] == 2
+    assert cli("leaderboard", "grid", "r1", "--results", folder, "--format", "csv", "--output", "grid.csv").code == 0
+    assert len(Path("grid.csv").read_text().splitlines()) == 1 + 2 * len(REGIONS)
+    other = cli("leaderboard", "grid", "r0", "--results", folder)
+    assert (other.code, "the grid is of hgemm and hgemm-f16" in other.err) == (2, True)

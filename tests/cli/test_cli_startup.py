@@ -45,7 +45,7 @@ def test_the_verbs_are_these():
     assert sorted(COMMANDS) == [
         "calibrate", "capture", "compare", "convert", "data curate", "data export", "data import", "diff", "doctor",
         "emulate", "eval", "export", "figure", "import ai-cuda-engineer", "import cuda-l1", "import cuda-l2",
-        "import kernelbench", "leaderboard build", "leaderboard entry", "leaderboard schema",
+        "import kernelbench", "leaderboard build", "leaderboard entry", "leaderboard grid", "leaderboard schema",
         "leaderboard show", "leaderboard verify", "mcp", "notes find", "package", "predict", "prompts list",
         "prompts show", "report", "resume",
         "reward list", "reward recompute", "run", "select-metrics", "serve", "show", "skill install",
