@@ -26,6 +26,7 @@ from kernelforge.records import (
 )
 from kernelforge.report.formatting import one_line
 from kernelforge.report.views.board import BoardKey, KeyParts, timings_of
+from kernelforge.report.views.samples import SampleCounts
 
 MAX_FILE_BYTES = 64 << 20
 _MAX_DIGITS = 20
@@ -232,12 +233,16 @@ class TaskRow(Record):
     """Of all models; None where a part is unknown."""
     dollars: float | None = Field(ge=0, lt=1e9)
     moves: tuple[Line, ...] = Field(max_length=10_000)
+    samples: SampleCounts | None = None
+    """Of ``best-of-n`` on a task with a known translation; None otherwise."""
     best: Best | None
 
     @model_validator(mode="after")
     def _consistent(self) -> TaskRow:
         if max(self.infra, self.quarantined, int(self.best is not None)) > self.attempts:
             raise ValueError("there are more outcomes than attempts")
+        if self.samples is not None and self.samples.judged + self.infra > self.attempts:
+            raise ValueError("there are more samples than attempts")
         if (self.verdict is None) != (self.attempts == 0):
             raise ValueError("a task has a verdict when it has attempts")
         if self.task_digest is None and self.attempts:

@@ -19,8 +19,10 @@ from kernelforge.report.views.board import (
     run_result,
     suite_name,
     token_and_dollar_totals,
+    translation_scores,
 )
 from kernelforge.report.views.run_records import RunRecords, TaskSummary, best_of, steps_to, summarise
+from kernelforge.report.views.samples import sample_counts, translated
 from kernelforge.utils.shell_hints import shell_command
 
 _LINE = 200
@@ -102,6 +104,7 @@ def public_spec(spec: str) -> str:
 def _rows(records: RunRecords, digests: Mapping[str, str]) -> tuple[TaskRow, ...]:
     config: RunConfig = records.run.config
     spent = token_and_dollar_totals(list(records.all_messages()), (*config.coders, config.judge))
+    translations, sampled = translated(records), config.strategy == "best-of-n"
     rows = []
     for task in config.tasks:
         attempts = records.of_task(task)
@@ -120,6 +123,7 @@ def _rows(records: RunRecords, digests: Mapping[str, str]) -> tuple[TaskRow, ...
             "tokens": None if spent[0] is None else tokens,
             "dollars": None if spent[1] is None else dollars,
             "moves": tuple(one_line(move, _LINE) for move in steps_to(best, attempts)) if best else (),
+            "samples": sample_counts(records, task) if task in translations and sampled else None,
             "best": None if best is None else _best(best, records.compulsory_bytes.get(task)),
         }
         rows.append(TaskRow.model_validate(fields))
@@ -158,6 +162,7 @@ def entry_result(entry: EntryFile, verified: Verified | None = None) -> Result:
         tokens=None if None in tokens else sum(value for value in tokens if value is not None),
         dollars=None if None in dollars else round(sum(value for value in dollars if value is not None), MONEY_DIGITS),
         tasks=tuple(_summary(run, row) for row in rows),
+        **translation_scores([row.samples for row in rows if row.samples is not None], None),
     )
 
 

@@ -228,6 +228,7 @@ def entry_table(title: str, entries: Sequence[Entry], *, origin: Origin) -> Tabl
         *(_ENERGY if any(entry.geomean_energy for entry in entries) else ()),
         *(_PREDICTED if any(entry.predicted_fast_1 for entry in entries) else ()),
         *(() if origin is Origin.MEASURED else _with_interval("median_dram_ratio", "DRAM vs least", times)),
+        *(_TRANSLATION if any(entry.compile_rate is not None for entry in entries) else ()),
         *((Column("checked", "verified", beneath="run", lead="verified: "),) if submitted else ()),
         Column("tokens_per_task", "tokens/task", number, "right"),
         Column("dollars_per_task", "$/task", number, "right"),
@@ -268,6 +269,16 @@ _ENERGY = (Column("geomean_energy", "less energy", times, "right"),)
 _PREDICTED = (
     Column("predicted_geomean", "vs eager (predicted)", times, "right"),
     *_with_interval("predicted_fast_1", "fast 1 (predicted)", percent),
+)
+
+
+_TRANSLATION = (
+    Column("compile_rate", "compile rate", percent, "right"),
+    Column("pass_at_1", "pass@1", percent, "right"),
+    Column("pass_at_5", "pass@5", percent, "right"),
+    Column("pass_at_10", "pass@10", percent, "right"),
+    Column("bleu", "BLEU", fine_percent, "right"),
+    Column("codebleu", "CodeBLEU", fine_percent, "right"),
 )
 
 

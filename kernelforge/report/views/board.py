@@ -13,7 +13,16 @@ from kernelforge.report.views import View, statistics
 from kernelforge.report.views.curves import FastPoint, headline, per_task
 from kernelforge.report.views.messages import total_cost
 from kernelforge.report.views.run_records import DisplayedState, RunRecords, TaskSummary, is_uncompiled
+from kernelforge.report.views.samples import (
+    SampleCounts,
+    compile_rate,
+    mean_pass_at,
+    sample_counts,
+    translated,
+    translation_likeness,
+)
 from kernelforge.report.views.statistics import Estimate
+from kernelforge.translation.likeness import Likeness
 
 PRECISION = "float64 oracle, TF32 off, tolerance of the task's own error"
 """The policy of arithmetic and tolerance: the oracle's reference in float64 unless the task says otherwise (the suite's
@@ -222,6 +231,18 @@ class Result(View):
     """Of all models, input and output; None where a part is unknown."""
     dollars: float | None = None
     """Price of all model calls; None where a part is unknown."""
+    compile_rate: float | None = None
+    """Share of the samples that compile, of ``best-of-n`` on tasks with known translations; None otherwise, as are the
+    following."""
+    pass_at_1: float | None = None
+    """Probability that a sample of a task is right, mean over tasks; None where a task has no sample yet."""
+    pass_at_5: float | None = None
+    """That one of five is, by the estimator of ``best-of-n``."""
+    pass_at_10: float | None = None
+    bleu: float | None = None
+    """Of the samples' device code to that of the known translations, as one corpus; an entry has no samples."""
+    codebleu: float | None = None
+    """The same; None without the extra ``metrics``."""
     tasks: tuple[TaskSummary, ...]
 
 
@@ -320,7 +341,28 @@ def run_result(records: RunRecords) -> Result:
         tokens=tokens,
         dollars=dollars,
         tasks=records.summaries,
+        **translation_scores(
+            [sample_counts(records, task) for task in translated(records)], translation_likeness(records)
+        ),
     )
+
+
+def translation_scores(counts: Sequence[SampleCounts], alike: Likeness | None) -> dict[str, float | None]:
+    """Scores of samples that translate, as a result has them; none without samples.
+
+    Args:
+        counts: Of each task with a known translation.
+        alike: Likeness of the samples to these.
+    """
+    rate = compile_rate(counts)
+    if rate is None:
+        return {}
+    return {
+        "compile_rate": rate,
+        **{f"pass_at_{k}": mean_pass_at(k, counts) for k in (1, 5, 10)},
+        "bleu": alike.bleu if alike else None,
+        "codebleu": alike.codebleu if alike else None,
+    }
 
 
 def has_tests(evaluator: str) -> bool:

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import Literal
 
-from kernelforge.candidate import parse_reply
 from kernelforge.prediction.correction import CardError, card_errors
 from kernelforge.records import (
     UNCOMPARED,
@@ -34,10 +33,15 @@ from kernelforge.report.views.funnel import FunnelStep, MatrixRow, StageEnd, fun
 from kernelforge.report.views.integrity import IntegrityView, integrity_view
 from kernelforge.report.views.messages import AgentCost, Cost, agent_costs, total_cost
 from kernelforge.report.views.run_records import DisplayedState, RunRecords, TaskSummary
-from kernelforge.rewards.base import BEFORE_BUILT
-from kernelforge.search import pass_at_k
-from kernelforge.search.base import is_step
-from kernelforge.translation.likeness import Likeness, likeness
+from kernelforge.report.views.samples import (
+    compile_rate,
+    has_pass_at_k,
+    mean_pass_at,
+    sample_counts,
+    translated,
+    translation_likeness,
+)
+from kernelforge.translation.likeness import Likeness
 
 
 class AbsentBaseline(View):
@@ -128,7 +132,7 @@ class RunView(View):
 
 def run_view(records: RunRecords) -> RunView:
     run, config, attempts = records.run, records.run.config, records.attempts
-    summaries, samples = records.summaries, _samples(records)
+    summaries = records.summaries
     verdicts = Counter(attempt.evaluation.verdict for attempt in attempts)
     measured = records.measured
     ratios = [summary.dram_ratio for summary in summaries if summary.correct and summary.dram_ratio is not None]
@@ -155,8 +159,8 @@ def run_view(records: RunRecords) -> RunView:
         cost=total_cost(records.all_messages()),
         costs=agent_costs(records.all_messages()),
         pass_at_k=_pass_at_k(records),
-        compile_rate=_compile_rate(samples),
-        likeness=_likeness(records, samples),
+        compile_rate=compile_rate(sample_counts(records, task) for task in translated(records)),
+        likeness=translation_likeness(records),
         fast_curves=fast_curves(records.bests()) if measured else (),
         model_errors=card_errors(_outcomes(records)),
         absent=_absent(attempts),
@@ -190,48 +194,13 @@ def _absent(attempts: Sequence[Attempt]) -> tuple[AbsentBaseline, ...]:
     return tuple(sorted(rows, key=lambda row: (-row.tasks, row.baseline, row.reason)))
 
 
-def _samples(records: RunRecords) -> list[Attempt]:
-    """Judged samples of best-of-n at tasks with a known translation."""
-    if records.run.config.strategy != "best-of-n":
-        return []
-    translated = {name for name, task in records.tasks.items() if task.translation}
-    return [
-        attempt
-        for attempt in records.attempts
-        if attempt.task in translated and is_step(attempt) and attempt.evaluation.verdict is not Verdict.INFRA
-    ]
-
-
-def _compile_rate(samples: Sequence[Attempt]) -> float | None:
-    """Share of the samples that compile; all count alike."""
-    built = sum(
-        attempt.evaluation.verdict is Verdict.OK or attempt.evaluation.stage not in BEFORE_BUILT for attempt in samples
-    )
-    return built / len(samples) if samples else None
-
-
-def _likeness(records: RunRecords, samples: Sequence[Attempt]) -> Likeness | None:
-    """Likeness of the samples' device code to that of the known translations."""
-    texts = [(attempt.task, attempt.candidate) for attempt in samples]
-    written = [(task, candidate.source) for task, candidate in texts if candidate and candidate.language == "cuda"]
-    code = {task: parse_reply(records.tasks[task].translation).source for task in {task for task, _ in written}}
-    return likeness([source for _, source in written], [code[task] for task, _ in written], "cuda")
-
-
 def _pass_at_k(records: RunRecords) -> dict[int, float] | None:
-    """pass@k over the tasks at k = 1, 2, 5, 10, 20, 50... up to the number of samples. ``INFRA`` is not a sample."""
-    if records.run.config.strategy != "best-of-n" or records.run.config.measure_top is not None:
+    """pass@k over the tasks at k = 1, 2, 5, 10, 20, 50... up to the number of samples."""
+    if not has_pass_at_k(records):
         return None
-    counts: list[tuple[int, int]] = []
-    for task in records.run.config.tasks:
-        samples = [
-            attempt.evaluation.verdict is Verdict.OK and not attempt.evaluation.uncompared
-            for attempt in records.of_task(task)
-            if is_step(attempt) and attempt.evaluation.verdict is not Verdict.INFRA
-        ]
-        counts.append((len(samples), sum(samples)))
-    least = min(samples for samples, _ in counts)
-    if least == 0 or any(task not in records.finished for task in records.run.config.tasks):
+    counts = [sample_counts(records, task) for task in records.run.config.tasks]
+    least = min(count.judged for count in counts)
+    if least == 0:
         return None
     sizes = [k * 10**power for power in range(len(str(least))) for k in (1, 2, 5) if k * 10**power <= least]
-    return {k: sum(pass_at_k(samples, correct, k) for samples, correct in counts) / len(counts) for k in sizes}
+    return {k: value for k in sizes if (value := mean_pass_at(k, counts)) is not None}
