@@ -305,7 +305,7 @@ def test_clusters_share_the_terms_of_tiles(
     [
         ((12288, 128, 1, 2048), ((128, 64), 1)),  # 192 tiles, of which some multiprocessors have two and some one
         ((1024, 1024, 1, 4096), ((128, 64), 1)),  # without, sums of four parts pass through memory
-        ((16384, 64, 1, 64), ((128, 64), 3)),
+        ((64, 16384, 1, 64), ((128, 64), 3)),
         ((8192, 8192, 1, 8192), None),  # 4,096 tiles: the last wave leaves 0.1 % idle
         ((1024, 1024, 1, 64), None),  # the launch takes most of the time
     ],
