@@ -35,6 +35,7 @@ from kernelforge.cli.support.options import (
     print_view,
     select_tasks,
     task_reference,
+    write_text,
 )
 
 if TYPE_CHECKING:
@@ -278,6 +279,10 @@ def score_tester(
     prices: PricesOption = None,
     tokens: TokensOption = None,
     dollars: DollarsOption = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Write prompts, replies and scores there, for training."),
+    ] = None,
     timeout: TimeoutOption = 60.0,
     allow_unconfined: UnconfinedOption = False,
     as_json: JsonOption = False,
@@ -286,11 +291,13 @@ def score_tester(
 
     Leaves with 1 if a task could not be scored.
     """
+    import json
     from contextlib import closing
 
     from kernelforge.agents import BUILTIN
     from kernelforge.agents.tester import score_tester as score
     from kernelforge.cli.run import stopping
+    from kernelforge.datasets.training import Row, scored_tests
     from kernelforge.devices import make_device
     from kernelforge.errors import KernelForgeError
     from kernelforge.evaluation.oracle.client import Oracle
@@ -306,31 +313,36 @@ def score_tester(
     print_broken(selection)
     stop = StopSignal()
     budget = RunBudget(budget_of(None, None, None, tokens, dollars, None), stop=stop)
-    out, rows = console(), list[TesterRow]()
+    out, rows, training = console(), list[TesterRow](), list[Row]()
     with (
         closing(Providers(llm_settings(llm, base_url, prices, "keep"), stopped=budget.out_of_time)) as providers,
         stopping(stop),
     ):
         if tester != BUILTIN:
             check_coder(providers, tester, dollars)
+        if output is not None:
+            write_text("", output)  # a file that cannot be written costs no call
         # It is described in prompts, and not started.
         with oracle_zygote(allow_unconfined) as zygote, closing(make_device("emulated")) as device:
 
-            def scored(selected: Task) -> TesterRow:
+            def scored(selected: Task) -> tuple[TesterRow, Row | None]:
                 meter = budget.task()
                 try:
                     meter.check()
                     with Oracle(zygote, selected, reply_s=timeout) as oracle:
                         context = make_oracle_context(selected, oracle.facts(), oracle, device)
-                        result, _ = score(context, make_tester(tester, providers, meter), oracle, most)
+                        result, messages = score(context, make_tester(tester, providers, meter), oracle, most)
                 except KernelForgeError as error:
-                    return tester_row(selected.suite, selected.name, None, str(error))
-                return tester_row(selected.suite, selected.name, result, "")
+                    return tester_row(selected.suite, selected.name, None, str(error)), None
+                return tester_row(selected.suite, selected.name, result, ""), scored_tests(selected, result, messages)
 
-            for row in parallel_map(scored, [selected for _, selected in selection.tasks], jobs):
+            for row, made in parallel_map(scored, [selected for _, selected in selection.tasks], jobs):
                 rows.append(row)
+                training += [] if made is None else [made]
                 if not as_json:
                     out.print(tester_lines(row), soft_wrap=True)
+    if output is not None:
+        write_text("".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in training), output)
     view = tester_view(tester, rows)
     if as_json:
         print_json(view)

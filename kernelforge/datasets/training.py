@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 from kernelforge.agents.base import GeneratorForm
 from kernelforge.agents.builtin.design import without_design
-from kernelforge.agents.tester import parse_tests
+from kernelforge.agents.tester import TesterScore, parse_tests
 from kernelforge.candidate import split_reasoning
 from kernelforge.errors import CandidateError
 from kernelforge.evaluation.generators.parser import caught_by
@@ -358,17 +358,51 @@ def catching_tests(run: str, task: Task, messages: Sequence[Message], attempts: 
     answer = json.dumps(
         {"generators": [form.model_dump(mode="json") for form in catching]}, ensure_ascii=False, indent=1
     )
-    judged = ("reward", "verdict", "stage", "lane", "speedup", "predicted_speedup", "device", "evaluator", "evaluation")
+    group = f"{run}/{task.name}/tester"
     yield {
         "messages": _chat([("user", prompt), ("assistant", f"```json\n{answer}\n```\n")]),
         "caught": sum(caught[form.name] for form in catching),
         "tests": len(forms),
-        "id": f"{run}/{task.name}/tester",
-        "source": "run",
+        **_tester_columns(group, "run", run, task, group, reply),
+    }
+
+
+def scored_tests(task: Task, score: TesterScore, messages: Sequence[Message]) -> Row | None:
+    """The row of a Tester's reply, with its score on mutants of the task as ``reward``.
+
+    None where no mutant counts, so that no reply can earn anything, and where there is no reply.
+
+    Args:
+        task: the task.
+        score: of the generators in the last reply.
+        messages: what was said; of several prompts the first counts.
+    """
+    prompt = next((message.content for message in messages if message.role == "prompt"), "")
+    reply = next((message for message in reversed(messages) if message.role == "reply"), None)
+    if reply is None or score.score is None:
+        return None
+    group = prompt_hash(task.digest, prompt)
+    return {
+        "messages": _chat([("user", prompt), ("assistant", reply.content)]),
+        "tests": len(score.tests),
+        "admitted": sum(test.admitted for test in score.tests),
+        "counted": len(score.counted),
+        "rejected": len(score.rejected),
+        **_tester_columns(prompt_hash(group, reply.content), "mutants", "", task, group, reply),
+        "reward": score.score,
+    }
+
+
+def _tester_columns(row: str, source: str, run: str, task: Task, group: str, reply: Message) -> Row:
+    """Columns that every row has, for a Tester's reply: no candidate was evaluated."""
+    judged = ("reward", "verdict", "stage", "lane", "speedup", "predicted_speedup", "device", "evaluator", "evaluation")
+    return {
+        "id": row,
+        "source": source,
         "run": run,
         "task": task.name,
         "task_digest": task.digest,
-        "group": f"{run}/{task.name}/tester",
+        "group": group,
         **dict.fromkeys(judged),
         "written_by": reply.provider,
         "reasoning": reply.reasoning,

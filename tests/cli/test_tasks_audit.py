@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -122,15 +123,25 @@ def test_a_tester_is_scored_and_a_broken_task_is_one_line(cli, suite):
 
 
 def test_the_scores_of_a_tester_for_programs(cli, suite):
-    done = cli("tasks", "score-tester", str(suite), "--task", "positive", "--json")
+    done = cli("tasks", "score-tester", str(suite), "--task", "positive", "--json", "--output", "rows.jsonl")
     assert done.code == 0
     data = done.json()
+    [trained] = [json.loads(line) for line in Path("rows.jsonl").read_text().splitlines()]
+    assert (trained["task"], trained["reward"], trained["written_by"]) == ("positive", data["score"], "builtin")
+    assert "# Request: further test inputs" in trained["messages"][0]["content"]
     (row,) = data["tasks"]
     assert [test["name"] for test in row["tests"]] == ["far_below_zero", "few_values"]
     assert row["tests"][0]["plan"].startswith("def inputs(x0):")
     assert 0 < row["rejected"] <= max(test["rejected"] for test in row["tests"]) * 2
     assert row["counted"] == row["rejected"] + len(row["missed"])
     assert data["score"] == row["score"] == row["rejected"] / row["counted"]
+
+
+def test_a_file_that_cannot_be_written_costs_no_call(cli, suite):
+    done = cli("tasks", "score-tester", str(suite), "--output", str(suite))
+    assert done.code == 2
+    assert done.out == ""
+    assert "is a folder: name a file" in done.err
 
 
 def test_a_tester_that_cannot_be_asked_is_one_line(cli, suite):

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from kernelforge.agents import tester
 from kernelforge.agents.tester import parse_tests
 from kernelforge.datasets.training import (
     KINDS,
@@ -19,6 +20,7 @@ from kernelforge.datasets.training import (
     normalised,
     rows,
     samples_of_attempts,
+    scored_tests,
     shingles,
     split,
     translations,
@@ -26,11 +28,13 @@ from kernelforge.datasets.training import (
     with_dialogue,
     with_reasoning,
 )
+from kernelforge.evaluation.audit import results
 from kernelforge.evaluation.generators.recipe import TEST_PREFIX
 from kernelforge.records import (
     Correctness,
     Evaluation,
     Finding,
+    InputGenerator,
     Message,
     Operator,
     PredictedSpeedup,
@@ -307,3 +311,30 @@ def test_a_translators_samples_are_those_of_tasks_that_show_code() -> None:
     kept = translations([of_plain, of_translated], {task.digest: task for task in (plain, translated)})
     assert kept == [of_translated]
     assert translations([of_translated], {}) == []
+
+
+def test_a_testers_reply_is_a_row_with_its_score_on_mutants() -> None:
+    def mutant(name: str, **rejections: Any) -> results.TestedMutant:
+        return results.TestedMutant(mutant=name, fault="removed", **{"by_first": False, "by_check": True, **rejections})
+
+    test = InputGenerator(name="far", plan="p", provider="m", admitted=True, reason="", sizes=("small",))
+    refused = InputGenerator(name="nan", plan="p", provider="m", admitted=False, reason="NaN")
+    words = [
+        Message(agent="tester", role="prompt", provider="m", content="Propose inputs."),
+        Message(agent="tester", role="reply", provider="m", content="no JSON"),
+        Message(agent="tester", role="prompt", provider="m", content="Again."),
+        Message(agent="tester", role="reply", provider="m", content="{}", reasoning="Maxima."),
+    ]
+    task, visible = make_task(), mutant("a", by_first=True)
+    score = tester.TesterScore((test, refused), (visible, mutant("b", by_tests=("far",)), mutant("c")))
+    row = scored_tests(task, score, words)
+    assert row is not None
+    assert [message["content"] for message in row["messages"]] == ["Propose inputs.", "{}"]
+    assert (row["reward"], row["counted"], row["rejected"]) == (0.5, 2, 1)
+    assert (row["tests"], row["admitted"], row["reasoning"], row["verdict"]) == (2, 1, "Maxima.", None)
+    other = scored_tests(task, score, [words[0], words[1]])
+    assert other is not None
+    assert other["group"] == row["group"]
+    assert other["id"] != row["id"]
+    assert scored_tests(task, tester.TesterScore((test,), (visible,)), words) is None
+    assert scored_tests(task, score, words[:1]) is None
