@@ -5,7 +5,8 @@ compared at every size within its reach, and the full size is profiled. Prints t
 per pattern of ``--select``, with its target, and the reason of each task that is not OK. Exits with 1 when a target
 is missed.
 
-    python benchmarks/builtin.py [SUITE ...] [--select PATTERN ...] [--no-full] [--moves MOVE,...] [--device NAME]
+    python benchmarks/builtin.py [SUITE ...] [--select PATTERN ...] [--no-full | --only-full] [--moves MOVE,...]
+                                 [--device NAME]
 
 For KernelBench, after `kernelforge tasks import KernelBench --output suites/kernelbench`:
 
@@ -29,9 +30,9 @@ import math
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
@@ -43,7 +44,8 @@ from kernelforge.evaluation import Evaluator, EvaluatorPool
 from kernelforge.evaluation.stages.candidate_runs import EvaluationState
 from kernelforge.evaluation.stages.compile_stage import StageFailed
 from kernelforge.evaluation.stages.correctness import CorrectnessStage
-from kernelforge.records import Candidate, Task, Verdict
+from kernelforge.evaluation.stages.full_size import ModelledFullSize
+from kernelforge.records import Candidate, SizeCheck, Task, Verdict
 from kernelforge.run.task_loop import make_task_context
 from kernelforge.tasks import load_suite
 from kernelforge.tasks.selection import selected_names
@@ -65,46 +67,61 @@ class Outcome(NamedTuple):
     """As predicted over eager PyTorch, with its 90 % interval."""
 
 
-def outcome_of(evaluator: Evaluator, design: Design, full: bool) -> Outcome:
-    """Write the design for a task and evaluate it, or check the shown and hidden sizes alone."""
+Sizes = Literal["all", "small", "full"]
+"""Sizes that are checked: all, those shown and hidden but not the full one, or the full one alone."""
+
+
+def outcome_of(evaluator: Evaluator, design: Design, sizes: Sizes) -> Outcome:
+    """Write the design for a task and evaluate it, or check some sizes alone."""
     name = evaluator.task.name
     try:
         written = write(make_task_context(evaluator), design)
     except UnsupportedError as error:
         return Outcome(name, NOT_WRITTEN, str(error))
     candidate = Candidate(source=written.source, plan=written.plan)
-    if not full:
-        return _checked(evaluator, candidate)
+    if sizes != "all":
+        return _checked(evaluator, candidate, sizes)
     evaluation = evaluator.evaluate(candidate, seed=1).evaluation
     if evaluation.verdict is not Verdict.OK:
         return Outcome(name, str(evaluation.verdict), f"at {evaluation.stage}: {evaluation.reason}")
     assert evaluation.correctness is not None, "what is OK was checked"
-    (check,) = (check for check in evaluation.correctness.sizes if check.size == "full")
+    full = _full_size(evaluation.correctness.sizes)
     performance = evaluation.performance
     predicted = None if performance is None else performance.predicted
     speedup = "" if predicted is None else f"{predicted.speedup:.2g} ({predicted.low:.2g} to {predicted.high:.2g})"
-    return Outcome(name, "OK", "", check.message or f"{check.status}, all of it", speedup)
+    return Outcome(name, "OK", "", full, speedup)
 
 
-def _checked(evaluator: Evaluator, candidate: Candidate) -> Outcome:
+def _full_size(checks: Sequence[SizeCheck]) -> str:
+    """Summary of the full size's check: how far values were compared."""
+    (check,) = (check for check in checks if check.size == "full")
+    return check.message or f"{check.status}, all of it"
+
+
+def _checked(evaluator: Evaluator, candidate: Candidate, sizes: Sizes) -> Outcome:
     work = EvaluationState(seed=1, source=candidate.source)
     try:
         evaluator.prepare(candidate, work)
         with evaluator.runs(work) as runs:
             evaluator.oracle.require_admitted()
-            CorrectnessStage(runs, ()).check_all(candidate, evaluator.compiler)
+            if sizes == "small":
+                CorrectnessStage(runs, ()).check_all(candidate, evaluator.compiler)
+                return Outcome(evaluator.task.name, "OK")
+            result = ModelledFullSize(runs).check(profile=True)
     except StageFailed as failure:
         return Outcome(evaluator.task.name, str(failure.verdict), f"at {failure.stage}: {failure.reason}")
-    return Outcome(evaluator.task.name, "OK")
+    time_us = None if result is None or result.performance is None else result.performance.time_us
+    profile = "no profile" if time_us is None else f"profiled, {time_us:.6g} us"
+    return Outcome(evaluator.task.name, "OK", "", f"{_full_size(work.checks)}; {profile}")
 
 
-def outcomes(pool: EvaluatorPool, tasks: list[Task], design: Design, full: bool) -> Iterator[Outcome]:
+def outcomes(pool: EvaluatorPool, tasks: list[Task], design: Design, sizes: Sizes) -> Iterator[Outcome]:
     for task in tasks:
         start = time.perf_counter()
         try:
             evaluator = pool.evaluator(task)
             try:
-                outcome = outcome_of(evaluator, design, full)
+                outcome = outcome_of(evaluator, design, sizes)
             finally:
                 evaluator.close()
         except KernelForgeError as error:
@@ -199,7 +216,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("suites", nargs="*", default=["level1", "level2"], metavar="SUITE")
     parser.add_argument("--select", action="append", metavar="PATTERN", help="tasks, as for `kernelforge run --select`")
-    parser.add_argument("--no-full", action="store_true", help="leave out the full size: no profile, and much faster")
+    some = parser.add_mutually_exclusive_group()
+    some.add_argument("--no-full", action="store_true", help="leave out the full size: no profile, and much faster")
+    some.add_argument("--only-full", action="store_true", help="leave out the other sizes: no speedup, no verdict")
     parser.add_argument("--details", action="store_true", help="list every task, not only those that are not OK")
     parser.add_argument("--moves", default="", help="moves of the design, separated by commas; none for the first")
     parser.add_argument("--device", default="emulated:h100")
@@ -217,6 +236,7 @@ def main() -> int:
         for pattern in options.select or ["*"]:
             names = selected_names([pattern], list(tasks), f"suite '{suite}'")
             rows.append((pattern if options.select else suite, [tasks[name] for name in names]))
+    sizes: Sizes = "small" if options.no_full else "full" if options.only_full else "all"
     listed: list[Outcome] = []
     met = True
     with EvaluatorPool(options.device, threads=1) as pool:
@@ -225,7 +245,7 @@ def main() -> int:
             handle = write_texts if options.write else compare_texts
             return handle(pool, every, options.write or options.before)
         for label, selected in rows:
-            ended = list(outcomes(pool, selected, design, not options.no_full))
+            ended = list(outcomes(pool, selected, design, sizes))
             counts = Counter(outcome.result for outcome in ended)
             share, target = counts["OK"] / len(ended), TARGETS.get(label, 0.0)
             met = met and share >= target
