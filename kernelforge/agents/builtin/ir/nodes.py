@@ -449,12 +449,14 @@ class Loop(Value):
         return {value for value, differs in varies.items() if differs}
 
     def _reads_number(self, value: Value) -> bool:
-        dims: Iterable[Dim] = ()
+        texts: Iterable[str] = ()
         if isinstance(value, View | Padded):
-            dims = value.extents
+            texts = (dim.text for dim in value.extents)
         elif isinstance(value, Extent):
-            dims = (value.dim,)
-        return any(re.search(rf"\b{self.number}\b", dim.text) for dim in dims)
+            texts = (value.dim.text,)
+        elif isinstance(value, StoredTensor):
+            texts = (value.text,)
+        return any(re.search(rf"\b{self.number}\b", text) for text in texts)
 
 
 @dataclass(eq=False)

@@ -322,7 +322,7 @@ class _Rewriter:
                 for position in range(len(first.args))
             ]
             kwargs = {name: self._unified(loop, [node.kwargs[name] for node in nodes], False) for name in first.kwargs}
-            if operator(first) == "select" and isinstance(args[2], dict) and args[2]["round"][1] in (1, -1):
+            if operator(first) == "select" and isinstance(args[-1], dict) and args[-1]["round"][1] in (1, -1):
                 base = first.args[0]["ref"]
                 if base not in self.origins:
                     loop.walked.append([{"ref": base}, args[1]])
@@ -485,7 +485,7 @@ def _alike(full: Sequence[Node], small: Sequence[Node]) -> tuple[tuple[Node, ...
             raise _NotRolledError
         names[other.name] = node.name
         other = other.model_copy(update={"name": node.name, "args": args, "kwargs": kwargs})
-        if operator(node) == "select" and isinstance(node.args[2], list):
+        if operator(node) == "select" and isinstance(node.args[-1], list):
             node, other = _picked(node, other)
         pairs.append((node, other))
     of_full, of_small = zip(*pairs, strict=True)

@@ -20,7 +20,7 @@ from kernelforge.agents.builtin.ir.nodes import (
     unshaped,
 )
 from kernelforge.agents.builtin.ir.operators.products import linear
-from kernelforge.agents.builtin.ir.operators.views import concat, flip, less, narrow, select, stack, transpose
+from kernelforge.agents.builtin.ir.operators.views import chunk, concat, flip, less, narrow, select, stack, transpose
 from kernelforge.errors import UnsupportedError
 from kernelforge.records import DType
 
@@ -62,6 +62,46 @@ def _register(cell: str) -> None:
 
 for _cell in ("lstm", "gru", "rnn_tanh", "rnn_relu"):
     _register(_cell)
+
+
+_SIGMOID = "1.0f / (1.0f + exp(-({})))"
+
+
+def _gates(lo: Lowering, x: Value, hidden: Value, weights: Sequence[Value]) -> tuple[Value, Value]:
+    """Products of a cell's input and of its hidden state with their weights, and the biases."""
+    of_input, of_hidden, *biases = weights
+    first, second = biases if biases and biases[0] is not None else (None, None)
+    return linear(lo, x, of_input, first), linear(lo, hidden, of_hidden, second)
+
+
+@lowers("lstm_cell")
+def _lstm_cell(lo: Lowering, x: Value, states: Sequence[Value], *weights: Value) -> list[Value]:
+    hidden, cells = states
+    sums = lo.pointwise("{0} + {1}", *_gates(lo, x, hidden, weights))
+    taken, forgotten, fresh, emitted = chunk(lo, sums, 4, 1)
+    template = f"{_SIGMOID.format('{0}')} * {{1}} + {_SIGMOID.format('{2}')} * tanh({{3}})"
+    cells = lo.pointwise(template, forgotten, cells, taken, fresh)
+    return [lo.pointwise(f"{_SIGMOID.format('{0}')} * tanh({{1}})", emitted, cells), cells]
+
+
+@lowers("gru_cell")
+def _gru_cell(lo: Lowering, x: Value, hidden: Value, *weights: Value) -> Value:
+    of_input, of_hidden = (chunk(lo, gates, 3, 1) for gates in _gates(lo, x, hidden, weights))
+    reset, update = (
+        lo.pointwise(_SIGMOID.format("{0} + {1}"), *pair) for pair in zip(of_input[:2], of_hidden[:2], strict=True)
+    )
+    fresh = lo.pointwise("tanh({0} + {1} * {2})", of_input[2], reset, of_hidden[2])
+    return lo.pointwise("{0} + {1} * ({2} - {0})", fresh, update, hidden)
+
+
+@lowers("rnn_tanh_cell")
+def _rnn_tanh_cell(lo: Lowering, x: Value, hidden: Value, *weights: Value) -> Value:
+    return lo.pointwise("tanh({0} + {1})", *_gates(lo, x, hidden, weights))
+
+
+@lowers("rnn_relu_cell")
+def _rnn_relu_cell(lo: Lowering, x: Value, hidden: Value, *weights: Value) -> Value:
+    return lo.pointwise("max_of({0} + {1}, 0.0f)", *_gates(lo, x, hidden, weights))
 
 
 @lowers("loop_begin")

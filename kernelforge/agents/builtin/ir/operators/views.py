@@ -7,7 +7,7 @@ from typing import Any
 
 from kernelforge.agents.builtin.codegen.pointwise import number
 from kernelforge.agents.builtin.ir.lowering import Lowering, broadcast, lowers, quotient
-from kernelforge.agents.builtin.ir.nodes import ONE, Concat, Dim, OfRound, Padded, Value, literal, product
+from kernelforge.agents.builtin.ir.nodes import ONE, Concat, Dim, OfRound, Padded, StoredTensor, Value, literal, product
 from kernelforge.errors import UnsupportedError
 
 LAST = 2**62
@@ -99,8 +99,12 @@ def select(lo: Lowering, x: Value, axis: int, index: int | OfRound) -> Value:
     templates = [f"{{{k if k < axis else k - 1}}}" for k in range(len(x.shape))]
     shape = (*x.shape[:axis], *x.shape[axis + 1 :])
     if isinstance(index, OfRound):
+        at = lo.of_round(index, x.shape[axis])
+        if axis == 0 and isinstance(x, StoredTensor) and x.is_contiguous:
+            # The plan passes the element itself: a profile of some rounds sees where the others read.
+            return StoredTensor(shape, x.dtype, f"{x.text}[{at.text}]", f"{x.name}_element", origin=lo.origin)
         templates[axis] = "{e0}"
-        return lo.view(x, shape, templates, (lo.of_round(index, x.shape[axis]),))
+        return lo.view(x, shape, templates, (at,))
     templates[axis] = str(index) if index >= 0 else f"({{e0}} - {-index})"
     return lo.view(x, shape, templates, () if index >= 0 else (x.shape[axis],))
 
