@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -87,25 +88,29 @@ def show(
 
     Where replies with reasoning are kept in the results folder, also its difficulty by their length.
     """
-    from kernelforge.report.views.suite import task_detail
+    from kernelforge.report.views.suite import is_gpu_bound, task_detail
     from kernelforge.store import DATABASE_NAME
     from kernelforge.tasks import load_task
 
     loaded = load_task(task_reference(task))
-    oracle_facts, trace = None, None
+    oracle_facts, trace, sweep = None, None, []
     if facts:
         from kernelforge.errors import SandboxError, TaskError
+        from kernelforge.evaluation.batch_sweep import batch_sweep
         from kernelforge.evaluation.oracle.client import Oracle
 
         with oracle_zygote(allow_unconfined) as zygote, Oracle(zygote, loaded) as oracle:
             oracle_facts = oracle.facts()
             with suppress(TaskError, SandboxError):  # too many operators, or none that can be traced
                 trace = oracle.operators()
-    reasoning = []
+                full = oracle_facts.at("full")
+                sweep = list(batch_sweep(partial(Oracle, zygote), loaded, full, is_gpu_bound))
+    reasoning, measured = [], []
     if (results / DATABASE_NAME).exists():
         with open_store(results, read_only=True) as store:
             reasoning = store.reasoning(loaded.digest)
-    detail = task_detail(loaded, oracle_facts, trace, reasoning)
+            measured = store.launch_queues(loaded.digest)
+    detail = task_detail(loaded, oracle_facts, trace, reasoning, sweep, measured)
     if as_json:
         print_json(detail)
     else:
@@ -182,7 +187,7 @@ def _print_detail(detail: TaskDetail) -> None:
     from rich.text import Text
 
     from kernelforge.report.formatting import one_line, printable
-    from kernelforge.report.tables.run import attribute_table, baseline_table, floor_table, weight_table
+    from kernelforge.report.tables.run import attribute_table, baseline_table, floor_table, launch_table, weight_table
     from kernelforge.report.tables.task import size_table
     from kernelforge.report.views.task import task_sizes
 
@@ -203,6 +208,8 @@ def _print_detail(detail: TaskDetail) -> None:
         out.print(floor_table(detail).to_rich())
         if detail.baselines:
             out.print(baseline_table(detail).to_rich())
+        if detail.launches:
+            out.print(launch_table(detail).to_rich())
         full = detail.facts.at("full")
         if full.weights:
             out.print(weight_table(full).to_rich())

@@ -28,7 +28,7 @@ from kernelforge.evaluation.stages.screening import Screen
 from kernelforge.evaluation.stages.tuning import tune
 from kernelforge.evaluation.visible_sizes import Reproduction, VisibleBuild, build, reproduce, with_visible_sizes
 from kernelforge.hardware.specs import DeviceSpec
-from kernelforge.prediction import baseline_time, idle_share, predict_speedup
+from kernelforge.prediction import baseline_time, idle_share, predict_launch_queue, predict_speedup
 from kernelforge.records import (
     Candidate,
     CheckedSizes,
@@ -437,8 +437,11 @@ class Evaluator:
             self._unpredictable = True
             return performance
         idle = idle_share(spec, result.profile.kernels if result.profile else ())
+        launches = None
+        with suppress(ValueError):  # of a published time, operators that no other follows from
+            launches = predict_launch_queue(trace, spec)
         predicted = predict_speedup(spec, performance.time_us, eager, idle)
-        return performance.model_copy(update={"predicted": predicted})
+        return performance.model_copy(update={"predicted": predicted, "predicted_launches": launches})
 
     def runs(self, work: EvaluationState) -> CandidateRuns:
         """Runs of one candidate; the caller enters the context."""

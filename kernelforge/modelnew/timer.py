@@ -157,6 +157,8 @@ def _record(
     notes = ["timed from outside, with launches from the host; the sets are not flushed between calls"]
     if settings.energy:
         notes.append("energy: it is measured of candidates with a launch plan alone")
+    if settings.launches:
+        notes.append("launches: eager PyTorch is traced next to candidates with a launch plan alone")
     if taken.lost:
         notes.append(f"{taken.lost} rounds are left out: 2N calls took no longer than N")
     return Timing(

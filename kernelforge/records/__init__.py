@@ -31,6 +31,7 @@ from kernelforge.records.evaluation import (
     SizeCheck,
     Stage,
     Verdict,
+    eager_launches,
     evaluation_key,
     forecast_outcome,
     limit_metric,
@@ -82,7 +83,7 @@ from kernelforge.records.task import (
     WeightSpec,
     language_of,
 )
-from kernelforge.records.timing import Clocks, HostClock, Ratio, SideEnergy, SideTimes, Timing
+from kernelforge.records.timing import Clocks, HostClock, LaunchQueue, Ratio, SideEnergy, SideTimes, Timing
 
 __all__ = [
     "DRAWN_SIZE",
@@ -119,6 +120,7 @@ __all__ = [
     "Lane",
     "Language",
     "LanguageChoice",
+    "LaunchQueue",
     "Lesson",
     "Limits",
     "MeasureSettings",
@@ -163,6 +165,7 @@ __all__ = [
     "Verdict",
     "WeightSpec",
     "content_hash",
+    "eager_launches",
     "evaluation_key",
     "first_fault",
     "forecast_outcome",

@@ -11,7 +11,7 @@ from pydantic import Field, FiniteFloat, field_validator, model_validator
 
 from kernelforge.records.base import Record, content_hash
 from kernelforge.records.task import DRAWN_SIZE, Build, Lane
-from kernelforge.records.timing import Timing
+from kernelforge.records.timing import LaunchQueue, Timing
 
 
 class Verdict(StrEnum):
@@ -175,6 +175,8 @@ class Performance(Record):
     """Reason why a measured time of correct values is not believed: it has no speedup, and appears under integrity."""
     predicted: PredictedSpeedup | None = None
     """Of a modelled time; a measured one has a speedup, or none."""
+    predicted_launches: LaunchQueue | None = None
+    """Launch and queue time of eager PyTorch next to a modelled time; a measured one may have a trace in ``timing``."""
 
     @model_validator(mode="after")
     def _honest(self) -> Performance:
@@ -193,7 +195,7 @@ class Performance(Record):
                 eager_us = self.predicted.speedup * self.time_us
                 if not math.isclose(eager_us, self.predicted.eager_us, rel_tol=1e-6):
                     raise ValueError("a predicted speedup is the time of eager PyTorch over the modelled one")
-        elif self.predicted is not None:
+        elif self.predicted is not None or self.predicted_launches is not None:
             raise ValueError("a measured time has no predicted speedup")
         elif self.samples is None or self.interval_us is None or self.protocol.startswith("emulated"):
             raise ValueError("a measured time needs samples, an interval and a timing protocol")
@@ -211,9 +213,17 @@ class Performance(Record):
         return self.time_us if self.origin is Origin.MEASURED and self.quarantined is None else None
 
 
+def eager_launches(performance: Performance | None) -> LaunchQueue | None:
+    """Launch and queue time of eager PyTorch next to a candidate's time: traced, else predicted, else None."""
+    if performance is None:
+        return None
+    return performance.predicted_launches if performance.timing is None else performance.timing.eager_launches
+
+
 def without_prediction(performance: Performance | None) -> Performance | None:
     """The time alone: a prediction follows from it, and from data that change with the version of the package."""
-    return None if performance is None else performance.model_copy(update={"predicted": None})
+    alone = {"predicted": None, "predicted_launches": None}
+    return None if performance is None else performance.model_copy(update=alone)
 
 
 class Forecast(Record):

@@ -78,6 +78,8 @@ class MeasureSettings(Record):
     """Longest time spent on timing one candidate."""
     energy: bool = False
     """Also measure the energy of candidate and fastest baseline, by NVML's counter; takes half a minute more."""
+    launches: bool = False
+    """Also trace one call of eager PyTorch with its profiler, after the timing: launch and queue time (TKLQT)."""
     sanitizer: bool = False
     """Also run the small size under compute-sanitizer; a report fails the candidate."""
     counters: Literal["default", "full"] = "default"
@@ -94,9 +96,11 @@ class MeasureSettings(Record):
     GPU, or of the nearest known one."""
 
     @model_validator(mode="after")
-    def _energy_can_be_measured(self) -> MeasureSettings:
+    def _protocol_has_further_figures(self) -> MeasureSettings:
         if self.energy and self.protocol == "kernelbench":
             raise ValueError("energy is measured by the protocol kernelforge alone")
+        if self.launches and self.protocol == "kernelbench":
+            raise ValueError("launches are traced by the protocol kernelforge alone")
         return self
 
     @model_validator(mode="after")

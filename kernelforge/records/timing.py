@@ -102,6 +102,41 @@ class SideEnergy(Record):
     """Windows of at least a second."""
 
 
+class LaunchQueue(Record):
+    """Waits of the kernels that one call of eager PyTorch launches, on a GPU that is idle when the call begins.
+
+    ``tklqt_us`` is the total kernel launch and queuing time of SKIP (arXiv 2504.11750): summed over kernels, the time
+    from the beginning of the call that launches it to its start.
+    """
+
+    origin: Literal["measured", "predicted"]
+    """From a trace of PyTorch's profiler, or from the predicted times of the operators."""
+    kernels: int = Field(ge=1)
+    tklqt_us: float = Field(ge=0, allow_inf_nan=False)
+    launch_us: float = Field(ge=0, allow_inf_nan=False)
+    """Part of it that the kernels would wait without a queue."""
+    host_us: float = Field(ge=0, allow_inf_nan=False)
+    """Time in which the host makes all launches."""
+    gpu_us: float = Field(ge=0, allow_inf_nan=False)
+    """Time of all kernels, and in a prediction of the gaps between them."""
+
+    @model_validator(mode="after")
+    def _launches_are_a_part(self) -> LaunchQueue:
+        if self.launch_us > self.tklqt_us * (1 + 1e-9):
+            raise ValueError(f"launches take {self.launch_us} us, more than launches and queue, {self.tklqt_us} us")
+        return self
+
+    @property
+    def bound(self) -> Literal["GPU", "CPU"]:
+        """The slower side: the kernels, which queue up then, or the host that launches them."""
+        return "GPU" if self.gpu_us > self.host_us else "CPU"
+
+    @property
+    def queue_us(self) -> float:
+        """Part of ``tklqt_us`` for which kernels wait behind earlier ones."""
+        return max(self.tklqt_us - self.launch_us, 0.0)
+
+
 class Timing(Record):
     """One candidate timed against its baselines at the full size, under one protocol."""
 
@@ -130,6 +165,8 @@ class Timing(Record):
     clocks: Clocks | None = None
     energy: tuple[SideEnergy, ...] = ()
     """Of the candidate, then of the fastest baseline; empty unless it was requested and could be measured."""
+    eager_launches: LaunchQueue | None = None
+    """Of eager PyTorch, traced; None unless it was requested and could be traced."""
     setup_us: float | None = Field(default=None, ge=0)
     """Time of the plan's ``setup``, which is not part of the candidate's time."""
     coverage: float | None = Field(default=None, ge=0, le=1)

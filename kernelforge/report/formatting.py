@@ -19,6 +19,7 @@ from kernelforge.records import (
     EnergyEstimate,
     Fingerprint,
     Forecast,
+    LaunchQueue,
     Limits,
     PredictedSpeedup,
     Screening,
@@ -133,6 +134,15 @@ def format_energy(energy: EnergyEstimate) -> str:
     return (
         f"{number(total)} mJ estimated, not measured, {number(low)} to {number(high)} by the published extremes"
         f"{f': {parts}' if parts else ''}; without {without}"
+    )
+
+
+def format_launches(queue: LaunchQueue) -> str:
+    """Launch and queue time of a call of eager PyTorch, with what it is bound by."""
+    kernels = "1 kernel waits" if queue.kernels == 1 else f"{queue.kernels:,} kernels wait"
+    return (
+        f"{queue.bound}-bound: {kernels} {number(queue.tklqt_us)} µs for launches and queue (TKLQT, {queue.origin}), "
+        f"{number(queue.queue_us)} µs of it in the queue"
     )
 
 

@@ -15,6 +15,7 @@ from kernelforge.records import (
     Evaluation,
     ForecastOutcome,
     Graph,
+    LaunchQueue,
     Lesson,
     Message,
     Run,
@@ -334,6 +335,22 @@ class Store(TaskState, Closing):
         with readable(self.path, f"reasoning about the task {digest}"):
             last = {id: (as_text(text), usage and Usage.model_validate_json(usage)) for id, text, usage in rows}
         return list(last.values())
+
+    def launch_queues(self, digest: str) -> list[tuple[str, LaunchQueue]]:
+        """GPUs on which launches of eager PyTorch were traced for a task, with the latest trace of each."""
+        path = "$.evaluation.performance.timing.eager_launches"
+        rows = self._database.tuples(
+            f"SELECT attempts.id, json_extract(attempts.record, '$.evaluation.fingerprint.gpu'), "
+            f"json_extract(attempts.record, '{path}') FROM attempts "
+            "JOIN tasks ON tasks.run = attempts.run AND tasks.name = attempts.task "
+            f"WHERE tasks.digest = ? AND json_extract(attempts.record, '{path}') IS NOT NULL ORDER BY attempts.rowid",
+            (digest,),
+        )
+        latest: dict[str, LaunchQueue] = {}
+        for id, gpu, text in rows:
+            with readable(self.path, f"attempt {id}"):
+                latest[str(gpu)] = LaunchQueue.model_validate_json(text)
+        return list(latest.items())
 
     def search_state(self, run_id: str, task: str) -> dict[str, Any] | None:
         """State of the strategy when it requested the last attempt at a task; None before the first."""

@@ -13,7 +13,7 @@ from kernelforge.agents.diagnosis.rules import Bottleneck
 from kernelforge.compile import Compiler
 from kernelforge.hardware.specs import A100, H100, DeviceSpec
 from kernelforge.profiling.counts import with_counts
-from kernelforge.records import KernelProfile, Metric, Origin, Profile, Roofline, SassOpcode, SassProfile
+from kernelforge.records import KernelProfile, LaunchQueue, Metric, Origin, Profile, Roofline, SassOpcode, SassProfile
 from tests.agents.faulty_kernels import FAULTY, SOUND, Faulty, profiled
 from tests.agents.prompt_samples import BRIEF, FAST, HISTORY
 
@@ -125,6 +125,18 @@ def test_metrics_of_nsight_compute_are_enough_to_name_scattered_reads() -> None:
     )  # fmt: skip
     profile = Profile(size="full", device="cuda:0", kernels=(kernel,), metrics=metrics, roofline=roofline)
     assert diagnose(profile)[0].bottleneck is Bottleneck.UNCOALESCED
+
+
+def test_launches_of_eager_pytorch_are_evidence_for_a_plan_of_many_launches_alone(compiler: Compiler) -> None:
+    case = next(item for item in FAULTY if item.expected is Bottleneck.LAUNCH_BOUND)
+    profile, build, facts = profiled(case, compiler)
+    eager = LaunchQueue(origin="predicted", kernels=1, tklqt_us=2.37, launch_us=2.37, host_us=14.4, gpu_us=3.0)
+    with_eager, without = diagnose(profile, build, facts, H100, eager), diagnose(profile, build, facts, H100)
+    text = "; eager PyTorch is CPU-bound, its 1 kernel waits 2.37 us for launches and queue (TKLQT, predicted)"
+    for item, plain in zip(with_eager, without, strict=True):
+        more = text if plain.bottleneck is Bottleneck.LAUNCH_BOUND else ""
+        assert item.evidence == plain.evidence + more
+    assert any(text in item.evidence for item in with_eager)
 
 
 def as_measured(emulated: Profile) -> Profile:

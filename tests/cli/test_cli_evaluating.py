@@ -79,6 +79,24 @@ def test_the_floor_of_a_task_is_its_bytes_at_each_gpus_bandwidth(cli):
     assert json.loads(cli("tasks", "show", "matmul", "--no-facts", "--json").out)["floors"] == []
 
 
+def test_launches_of_pytorch_are_predicted_with_the_batch_from_which_on_the_gpu_is_slower(cli):
+    detail = json.loads(cli("tasks", "show", "level1/batch_norm", "--json").out)
+    rows = {row["title"]: row for row in detail["launches"]}
+    h100, t4 = rows["NVIDIA H100 SXM5 80 GB"], rows["NVIDIA T4 16 GB"]
+    assert h100["queue"]["origin"] == "predicted"
+    batches = sorted({row["batch"] for row in detail["batches"]})
+    assert batches == [1 << power for power in range(len(batches))]
+    assert h100["largest_batch"] == batches[-1]
+    assert 1 <= t4["gpu_bound_batch"] < h100["gpu_bound_batch"] <= batches[-1]
+    swept = [row["queue"] for row in detail["batches"] if row["device"] == "h100"]
+    waits = [queue["tklqt_us"] for queue in swept]
+    assert waits == sorted(waits)
+    assert [queue["gpu_us"] > queue["host_us"] for queue in swept].index(True) == batches.index(h100["gpu_bound_batch"])
+    text = cli("tasks", "show", "softmax").out
+    assert "launch and queue time of its kernels (TKLQT)" in text
+    assert "predicted" in text
+
+
 def test_the_time_of_pytorch_is_shown_where_it_was_published_or_predicted(cli):
     rows = {row["title"]: row for row in json.loads(cli("tasks", "show", "level1/relu", "--json").out)["baselines"]}
     measured, predicted = rows["NVIDIA H100 SXM5 80 GB"], rows["NVIDIA T4 16 GB"]

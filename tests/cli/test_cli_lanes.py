@@ -99,7 +99,7 @@ def test_what_a_model_of_time_cannot_do_is_refused(
     ("setting", "message"),
     [
         ("qps=0", "qps"),
-        ("speed=3", "choose of counters, energy, figures, precision"),
+        ("speed=3", "choose of counters, energy, figures, launches, precision"),
         ("precision", "NAME=VALUE"),
     ],
 )

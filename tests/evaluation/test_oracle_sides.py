@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -122,6 +123,31 @@ def test_times_that_are_none_are_not_believed(times: list[float]) -> None:
     side = RemoteBaseline("eager", False, "", 1, lambda request: {"times_us": times})
     with pytest.raises(SandboxError, match="times that are none"):
         side.block(2)
+
+
+def _reply(reply: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
+    return reply
+
+
+QUEUE = {"origin": "measured", "kernels": 3, "tklqt_us": 64.0, "launch_us": 18.0, "host_us": 64.0, "gpu_us": 48.0}
+
+
+def test_launches_are_traced_on_a_gpu_alone(zygote: Zygote) -> None:
+    with Oracle(zygote, SOFTMAX) as oracle:
+        side = oracle.arm("eager", [oracle.draw("small", "task", 1).handle])
+        with pytest.raises(BaselineError, match="what a host launches on a GPU"):
+            side.launches()
+        assert len(side.block(1)) == 1
+
+
+@pytest.mark.parametrize("change", [{"origin": "predicted"}, {"kernels": 0}, {"launch_us": 65.0}, {"tklqt_us": -1.0}])
+def test_launches_that_are_none_are_not_believed(change: dict[str, Any]) -> None:
+    assert RemoteBaseline("eager", False, "", 1, lambda request: {"launches": QUEUE}).launches().bound == "CPU"
+    replies: list[dict[str, Any]] = [{"launches": QUEUE | change}, {}]
+    for reply in replies:
+        side = RemoteBaseline("eager", False, "", 1, partial(_reply, reply))
+        with pytest.raises(SandboxError, match="launches that"):
+            side.launches()
 
 
 def test_gaps_are_one_per_sample_or_none() -> None:
@@ -289,6 +315,32 @@ def test_a_baseline_that_ends_the_oracle_while_it_is_timed_is_not_tried_again(de
     last = baseline_of(Held({}, death))
     last.ready()
     last.close()  # at the end the draws are no longer needed
+
+
+@pytest.mark.parametrize(
+    ("answers", "note"),
+    [
+        (({}, {"launches": QUEUE}, {}), ""),
+        (({}, BaselineError("no trace"), {}), "launches: no trace"),
+        (({}, ChildDied("killed by signal 11"), {}), "launches: killed by signal 11"),
+        ((ChildDied("killed by signal 9"),), "launches: "),
+    ],
+)
+def test_a_trace_that_fails_is_a_note_and_leaves_the_baseline_alone(answers: tuple[Any, ...], note: str) -> None:
+    oracle = Held(*answers)
+    eager = _Baseline("eager", oracle, [1], SamplePlan(1, 1 << 20))  # type: ignore[arg-type]
+    sides = [baseline_of(oracle), eager]
+
+    def traced(requested: bool) -> Any:
+        settings = MeasureSettings(launches=requested)
+        timer = CandidateTimer(device=None, oracle=oracle, facts=None, settings=settings, seed=1, request=None)  # type: ignore[arg-type]
+        return timer._eager_launches(sides)
+
+    assert traced(requested=False) == (None, ())
+    queue, notes = traced(requested=True)
+    assert [text.startswith(note) for text in notes] == ([True] if note else [])
+    assert (queue is None) == bool(note)
+    assert oracle.given_up == {}
 
 
 def test_a_candidate_is_timed_without_baselines_when_they_end_the_oracle_again_and_again(

@@ -77,6 +77,9 @@ def test_a_modelled_time_earns_what_it_predicts_and_no_speed_reward(attempts: li
             performance = attempt.evaluation.performance
             assert parts["log_speedup"] is None
             assert (parts["log_predicted"] is None) == (performance is None or performance.predicted is None)
+            if performance is not None and performance.predicted is not None:
+                assert performance.predicted_launches is not None
+                assert performance.predicted_launches.origin == "predicted"
             assert attempt.reward.value == parts["correct"] + (parts["log_predicted"] or 0.0)
 
 

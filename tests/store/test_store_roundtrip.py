@@ -14,6 +14,7 @@ from kernelforge.records import (
     Correctness,
     Finding,
     KernelProfile,
+    LaunchQueue,
     MemoryHotSpot,
     Message,
     Metric,
@@ -26,6 +27,7 @@ from kernelforge.records import (
     Verdict,
 )
 from kernelforge.store import Store
+from tests.support.factories import make_timing, measured, measured_evaluation
 from tests.support.recorded_run import make_attempt, make_facts, make_run, make_task
 
 PARENT = "r1/softmax/999"
@@ -127,3 +129,25 @@ def test_any_attempt_comes_back_equal(attempt: Attempt):
         store.add_attempt(attempt)
         read, _ = store.attempts(run.id)
         assert read.model_dump_json() == attempt.model_dump_json()  # as text, since NaN does not equal itself
+
+
+def test_the_latest_traces_of_eager_pytorch_are_those_of_a_task_by_gpu() -> None:
+    def attempt_on(gpu: str, number: int, waits: float | None) -> Attempt:
+        trace = {"kernels": 3, "tklqt_us": waits, "launch_us": 6.0, "host_us": 64.0, "gpu_us": 48.0}
+        queue = None if waits is None else LaunchQueue.model_validate(trace | {"origin": "measured"})
+        evaluation = measured_evaluation(performance=measured(speedup=2.0, timing=make_timing(eager_launches=queue)))
+        attempt = make_attempt(run, task, number, Verdict.OK)
+        own = {"candidate": attempt.evaluation.candidate, "task": attempt.evaluation.task}
+        fingerprint = evaluation.fingerprint.model_copy(update={"gpu": gpu})
+        evaluation = evaluation.model_copy(update=own | {"fingerprint": fingerprint})
+        return attempt.model_copy(update={"evaluation": evaluation, "profile": None})
+
+    run, task = make_run(), make_task()
+    with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder) / "kernelforge.db") as store:
+        store.start_run(run)
+        store.put_task(run.id, task)
+        for number, (gpu, waits) in enumerate((("H100", 60.0), ("A100", 90.0), ("H100", 64.0), ("L40S", None))):
+            store.add_attempt(attempt_on(gpu, number, waits))
+        latest = [(gpu, queue.tklqt_us) for gpu, queue in store.launch_queues(task.digest)]
+        assert latest == [("H100", 64.0), ("A100", 90.0)]
+        assert store.launch_queues("another") == []

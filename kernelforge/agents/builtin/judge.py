@@ -20,7 +20,7 @@ from kernelforge.agents.diagnosis.floor import reason_to_go_on
 from kernelforge.agents.prompts import judge_prompt
 from kernelforge.agents.reply_forms import write_finding
 from kernelforge.errors import UnsupportedError
-from kernelforge.records import Attempt, Finding, Message, Operator, Origin, Profile, Verdict
+from kernelforge.records import Attempt, Finding, Message, Operator, Origin, Profile, Verdict, eager_launches
 
 
 class BuiltinJudge:
@@ -83,7 +83,8 @@ def _by_diagnosis(request: JudgeRequest, profile: Profile) -> list[Finding]:
     """Findings by the profile, which fit any candidate: the most costly first, without those tried in vain."""
     parent, failed = request.parent, failed_bottlenecks(request.history, request.parent)
     facts = next((item for item in request.brief.facts.sizes if item.size == profile.size), None)
-    diagnoses = diagnose(profile, parent.evaluation.build, facts, request.brief.spec)
+    eager = eager_launches(parent.evaluation.performance)
+    diagnoses = diagnose(profile, parent.evaluation.build, facts, request.brief.spec, eager)
     untried = [item for item in diagnoses if item.bottleneck not in failed]
     faults = [item for item in untried if item.curable]
     # A hardware limit can be worked on too, but for a candidate that is near the floor.

@@ -21,7 +21,7 @@ from kernelforge.agents.diagnosis.metrics import KernelMetrics, PlanMetrics
 from kernelforge.agents.diagnosis.rules import BOUNDS, PLAN_RULES, RULES, Bottleneck, RuleHit
 from kernelforge.hardware.specs import DeviceSpec, nearest_spec
 from kernelforge.profiling.metrics import MATRIX_INSTRUCTIONS, MATRIX_OPERATIONS
-from kernelforge.records import Build, DType, Profile, SizeFacts
+from kernelforge.records import Build, DType, LaunchQueue, Profile, SizeFacts
 from kernelforge.tasks.suites import data_path
 
 LEAST_SHARE = 0.02
@@ -46,7 +46,11 @@ class Diagnosis:
 
 
 def diagnose(
-    profile: Profile, build: Build | None = None, facts: SizeFacts | None = None, spec: DeviceSpec | None = None
+    profile: Profile,
+    build: Build | None = None,
+    facts: SizeFacts | None = None,
+    spec: DeviceSpec | None = None,
+    eager: LaunchQueue | None = None,
 ) -> tuple[Diagnosis, ...]:
     """Everything that holds a candidate back, the most costly first; each bottleneck once, in its worst kernel.
 
@@ -58,6 +62,7 @@ def diagnose(
         facts: what is known of the task at the profile's size, for intermediates, dtypes and flops.
         spec: the device; by default the one that the profile names. The profile of a GPU does not name its model:
             callers that know it say so.
+        eager: launch and queue time of eager PyTorch, for the evidence of a candidate that launches cost most.
 
     Returns:
         At least one diagnosis for a profile with kernels; the last ones name hardware limits and are not ``curable``.
@@ -65,7 +70,7 @@ def diagnose(
     spec = spec or nearest_spec(profile.device).spec
     compiled = {item.expression: item for item in build.kernels} if build is not None else {}
     kernels = tuple(KernelMetrics(item, spec, compiled.get(item.kernel)) for item in profile.kernels)
-    plan = PlanMetrics(profile, spec, facts, kernels)
+    plan = PlanMetrics(profile, spec, facts, kernels, eager)
     worst: dict[Bottleneck, Diagnosis] = {}
     for kernel, fault in _faults(plan):
         item = _diagnosis(plan, kernel, fault)

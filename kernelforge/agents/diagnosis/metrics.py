@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from kernelforge.hardware.specs import DeviceSpec
-from kernelforge.records import DType, KernelFacts, KernelProfile, Profile, SizeFacts, TensorSpec
+from kernelforge.records import DType, KernelFacts, KernelProfile, LaunchQueue, Profile, SizeFacts, TensorSpec
 
 DRAM = "dram__bytes.sum"
 LAUNCHES = "kernelforge__launches"
@@ -199,6 +199,8 @@ class PlanMetrics:
     spec: DeviceSpec
     facts: SizeFacts | None
     kernels: tuple[KernelMetrics, ...]
+    eager: LaunchQueue | None = None
+    """Launch and queue time of eager PyTorch."""
 
     @property
     def launches(self) -> float:

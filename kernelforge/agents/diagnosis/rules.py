@@ -478,9 +478,19 @@ def launch_bound(plan: PlanMetrics) -> RuleHit | None:
     cost = (launches - 1) / launches * overhead * min((launches - 1) / 8, 1.0)
     evidence = (
         f"{launches:.0f} launches cost {overhead:,.3g} us at {plan.spec.launch_overhead_us} us each, their work "
-        f"{work:,.3g} us (threshold: as much)"
+        f"{work:,.3g} us (threshold: as much){_eager_launches(plan)}"
     )
     return RuleHit(Bottleneck.LAUNCH_BOUND, cost, evidence, (ev.LAUNCHES,))
+
+
+def _eager_launches(plan: PlanMetrics) -> str:
+    """Launch and queue time of eager PyTorch, to compare with; empty where it is not known."""
+    eager = plan.eager
+    if eager is None:
+        return ""
+    kernels = "1 kernel waits" if eager.kernels == 1 else f"{eager.kernels} kernels wait"
+    waits = f"{kernels} {eager.tklqt_us:,.3g} us for launches and queue (TKLQT, {eager.origin})"
+    return f"; eager PyTorch is {eager.bound}-bound, its {waits}"
 
 
 PLAN_RULES: tuple[Callable[[PlanMetrics], RuleHit | None], ...] = (intermediate_traffic, launch_bound)

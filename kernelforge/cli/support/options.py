@@ -126,7 +126,7 @@ def measure_settings(
     from kernelforge.records import MeasureSettings, first_fault
 
     values: dict[str, Any] = pairs("--measure", measure)
-    names = ("counters", "energy", "figures", "precision", "qps", "seconds")
+    names = ("counters", "energy", "figures", "launches", "precision", "qps", "seconds")
     for name in values:
         if name not in names:
             raise UsageError(f"--measure has no {name!r}; choose of {', '.join(names)}")

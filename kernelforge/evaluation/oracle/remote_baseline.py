@@ -7,8 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import ValidationError
+
 from kernelforge.devices.base import SampleWork, Timeable
 from kernelforge.errors import BaselineError, SandboxError
+from kernelforge.records import LaunchQueue
 
 Ask = Callable[[dict[str, Any]], dict[str, Any]]
 """Sends one request to the child that holds the baseline and gives back its reply."""
@@ -67,6 +70,22 @@ class RemoteBaseline(Timeable):
         if len(times) != samples or not positive or not all(0 <= time < math.inf for time in times):
             raise SandboxError(f"baseline {self.name}: the oracle child sent times that are none")
         return times
+
+    def launches(self) -> LaunchQueue:
+        """Launch and queue time of one execution, traced.
+
+        Raises:
+            BaselineError: it is closed, or there is no trace of it.
+            SandboxError: the child sent no such times.
+        """
+        reply = self._ask_open({"op": "launches"})
+        try:
+            queue = LaunchQueue.model_validate(reply["launches"])
+        except (KeyError, ValidationError) as error:
+            raise SandboxError(f"baseline {self.name}: the oracle child sent launches that are none") from error
+        if queue.origin != "measured":
+            raise SandboxError(f"baseline {self.name}: the oracle child sent launches that it did not trace")
+        return queue
 
     def close(self) -> None:
         """Let the child free its sets; safe to call twice."""

@@ -32,6 +32,7 @@ from kernelforge.evaluation.timing import (
 )
 from kernelforge.evaluation.timing.sampler import MAX_SETS
 from kernelforge.records import (
+    LaunchQueue,
     MeasureSettings,
     Origin,
     Performance,
@@ -122,10 +123,12 @@ class CandidateTimer:
             reset_us = sum(self._reset_us(request) for request in requests)
             timing = self._clocked(armed, baselines, sets, reset_us)
             sets.check()
+            launches, untraced = self._eager_launches(baselines)
             notes = {side.name: side.note for side in baselines if side.note}
             details = {
                 "setup_us": armed.setup_us,
                 "coverage": armed.coverage(),
+                "eager_launches": launches,
                 "notes": (
                     *timing.notes,
                     *(
@@ -134,9 +137,22 @@ class CandidateTimer:
                         if side_times.name in notes
                     ),
                     *([self._without_baselines] if self._without_baselines else []),
+                    *untraced,
                 ),
             }
             return timing.model_copy(update=details)
+
+    def _eager_launches(self, baselines: Sequence[_Baseline]) -> tuple[LaunchQueue | None, tuple[str, ...]]:
+        """Launch and queue time of eager PyTorch where it was requested, and why there is none."""
+        eager = next((side for side in baselines if side.name == "eager"), None)
+        if not self.settings.launches or eager is None:
+            return None, ()
+        try:
+            return eager.launches(), ()
+        except (BaselineError, _OracleRestarted) as error:
+            return None, (f"launches: {error}",)
+        finally:
+            eager.close()
 
     @property
     def published(self) -> bool:
@@ -303,6 +319,17 @@ class _Baseline(Timeable):
         """Of the last block, in µs."""
         with self._own_failures():
             return self._armed.times()
+
+    def launches(self) -> LaunchQueue:
+        """Of one execution, traced. A profiler that ends the oracle's process does not speak against the baseline.
+
+        Raises:
+            BaselineError: there is no trace.
+        """
+        try:
+            return self._armed.launches()
+        except (SandboxError, TaskError, UsageError) as error:
+            raise BaselineError(str(error).splitlines()[0]) from error
 
     @property
     def _armed(self) -> RemoteBaseline:

@@ -77,6 +77,22 @@ def baseline_table(detail: TaskDetail) -> Table:
     )
 
 
+def launch_table(detail: TaskDetail) -> Table:
+    """Launch and queue time of eager PyTorch at the full size by GPU."""
+    columns = (
+        Column("title", "GPU"),
+        Column("kernels", "kernels", align="right"),
+        Column("tklqt_us", "TKLQT us", align="right"),
+        Column("bound", "bound"),
+        Column("batch", "GPU-bound from", align="right"),
+    )
+    rows = tuple(
+        (row.title, queue.kernels, f"{number(queue.tklqt_us)} {queue.origin}", queue.bound, row.batch_text)
+        for row, queue in ((row, row.queue) for row in detail.launches)
+    )
+    return Table("Eager PyTorch at size full: launch and queue time of its kernels (TKLQT)", columns, rows)
+
+
 def baseline_text(time: BaselineTime) -> str:
     """A published time, or a predicted one with its interval."""
     ends = "published" if time.origin == "published" else f"{number(time.low_us)} to {number(time.high_us)}"

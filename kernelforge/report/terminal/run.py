@@ -18,6 +18,7 @@ from kernelforge.report.formatting import (
     format_card_error,
     format_dollars,
     format_interval,
+    format_launches,
     moment,
     number,
     one_line,
@@ -95,6 +96,8 @@ def _timing(timing: Timing) -> Iterator[RenderableType]:
         least, most = (number(1e3 * end) for end in side.interval)
         above = f"({least} to {most}) above {number(side.idle_w)} W of idling"
         yield field("energy", f"{side.name}: {number(1e3 * side.joules)} mJ {above}")
+    if timing.eager_launches is not None:
+        yield field("eager", format_launches(timing.eager_launches))
     if timing.coverage is not None and timing.coverage < 1:
         yield field("coverage", f"{percent(timing.coverage)} of device time in the candidate's own kernels")
     if timing.setup_us is not None:

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 
 from kernelforge.datasets.curation import Difficulty, difficulty
 from kernelforge.evaluation.timing import physical_floor_us
-from kernelforge.hardware.specs import SPECS
+from kernelforge.hardware.specs import SPECS, DeviceSpec
 from kernelforge.llm.rate_limits import reasoning_tokens
-from kernelforge.prediction import BaselineKind, BaselineTime, OperatorTrace, baseline_time
-from kernelforge.records import SizeFacts, Task, TaskFacts, TensorSpec, Usage
+from kernelforge.prediction import (
+    BaselineKind,
+    BaselineTime,
+    OperatorTrace,
+    baseline_time,
+    gpu_bound_batch,
+    predict_launch_queue,
+)
+from kernelforge.records import LaunchQueue, SizeFacts, Task, TaskFacts, TensorSpec, Usage
+from kernelforge.report.formatting import ABSENT
 from kernelforge.report.views import View
 from kernelforge.tasks import Suite
 
@@ -78,6 +87,34 @@ class BaselineRow(View):
     compile: BaselineTime
 
 
+class LaunchRow(View):
+    """Launches of eager PyTorch on one GPU: their waits at the full size, and from which batch on it is the GPU's."""
+
+    title: str
+    """Of the GPU."""
+    queue: LaunchQueue
+    gpu_bound_batch: int | None = None
+    """The least batch of the sweep from which on the GPU is slower than the host; None without one."""
+    largest_batch: int | None = None
+    """Of the sweep; None for a task without a batch, or where there was none."""
+
+    @property
+    def batch_text(self) -> str:
+        """``batch 8``, or ``> 4096`` where the host is slower at every batch of the sweep; a dash without a sweep."""
+        if self.largest_batch is None:
+            return ABSENT
+        return f"batch {self.gpu_bound_batch}" if self.gpu_bound_batch else f"> {self.largest_batch}"
+
+
+class BatchRow(View):
+    """Predicted launches of eager PyTorch on one GPU at one batch."""
+
+    batch: int
+    device: str
+    """Key of the GPU."""
+    queue: LaunchQueue
+
+
 class TaskDetail(View):
     """One task, with the facts from the oracle."""
 
@@ -89,6 +126,10 @@ class TaskDetail(View):
     """For each GPU with known figures; empty when the reference was not run."""
     baselines: tuple[BaselineRow, ...] = ()
     """For the same GPUs."""
+    launches: tuple[LaunchRow, ...] = ()
+    """Measured ones from the results folder first, then predicted ones for the same GPUs."""
+    batches: tuple[BatchRow, ...] = ()
+    """The sweep that ``gpu_bound_batch`` is from, by batch and GPU."""
     difficulty: Difficulty | None = None
     """By the reasoning of replies in the results folder; None where none was kept."""
 
@@ -134,13 +175,59 @@ def task_detail(
     facts: TaskFacts | None,
     trace: OperatorTrace | None = None,
     reasoning: Iterable[tuple[str, Usage | None]] = (),
+    sweep: Iterable[tuple[int, OperatorTrace]] = (),
+    measured: Iterable[tuple[str, LaunchQueue]] = (),
 ) -> TaskDetail:
+    """One task with what is known of it.
+
+    Args:
+        task: The task.
+        facts: From the oracle.
+        trace: Operators of the reference at the full size.
+        reasoning: Of earlier replies, with their usage.
+        sweep: Operators at other batches.
+        measured: Launches of eager PyTorch that were traced on a GPU, with its name.
+    """
     floors = _floors(facts.at("full")) if facts else ()
     baselines = _baselines(task, facts.at("full"), trace) if facts and trace else ()
+    batches = tuple(_batches(sweep))
+    launches = (
+        *(LaunchRow(title=gpu, queue=queue) for gpu, queue in measured),
+        *(_launches(trace, batches) if trace else ()),
+    )
     average = difficulty([reasoning_tokens(text, usage).tokens for text, usage in reasoning])
     return TaskDetail(
-        digest=task.digest, task=task, facts=facts, floors=floors, baselines=baselines, difficulty=average
-    )
+        digest=task.digest, task=task, facts=facts, floors=floors, baselines=baselines, launches=launches,
+        batches=batches, difficulty=average,
+    )  # fmt: skip
+
+
+def is_gpu_bound(trace: OperatorTrace) -> bool:
+    """Whether eager PyTorch is predicted to wait for the GPU on every GPU that is shown; so is what has no time."""
+    return all(queue is None or queue.bound == "GPU" for _, queue in _queues(trace))
+
+
+def _queues(trace: OperatorTrace) -> Iterator[tuple[DeviceSpec, LaunchQueue | None]]:
+    for spec in map(SPECS.__getitem__, FLOOR_GPUS):
+        queue = None
+        with suppress(ValueError):  # of operators that no time follows from
+            queue = predict_launch_queue(trace, spec)
+        yield spec, queue
+
+
+def _batches(sweep: Iterable[tuple[int, OperatorTrace]]) -> Iterator[BatchRow]:
+    for batch, trace in sweep:
+        for spec, queue in _queues(trace):
+            if queue is not None:
+                yield BatchRow(batch=batch, device=spec.key, queue=queue)
+
+
+def _launches(trace: OperatorTrace, batches: Sequence[BatchRow]) -> Iterator[LaunchRow]:
+    largest = max((row.batch for row in batches), default=None)
+    for spec, queue in _queues(trace):
+        if queue is not None:
+            turning = gpu_bound_batch((row.batch, row.queue) for row in batches if row.device == spec.key)
+            yield LaunchRow(title=spec.title, queue=queue, gpu_bound_batch=turning, largest_batch=largest)
 
 
 def _baselines(task: Task, full: SizeFacts, trace: OperatorTrace) -> tuple[BaselineRow, ...]:

@@ -278,6 +278,9 @@ class _OracleServer:
     def _op_times(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
         return {"times_us": self._side(data["side"]).times()}, []
 
+    def _op_launches(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
+        return {"launches": self._side(data["side"]).launches().model_dump(mode="json")}, []
+
     def _side(self, number: int) -> TimedBaseline:
         if number not in self._armed:
             raise UsageError("this baseline is not armed: it was closed, or its child died")

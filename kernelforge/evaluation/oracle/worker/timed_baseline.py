@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Protocol
 
 import torch
 
 from kernelforge.devices.base import SampleWork
+from kernelforge.errors import BaselineError
 from kernelforge.evaluation.oracle.worker.torch_device import synchronize
+from kernelforge.prediction.launch_queue import measured_launch_queue
+from kernelforge.records import LaunchQueue
 from kernelforge.utils.garbage import collection_paused
 
 
@@ -129,6 +135,31 @@ class TimedBaseline:
         if self._taken is None:
             return [0.0] * self._samples
         return [start.until(end) for start, end in self._taken]
+
+    def launches(self) -> LaunchQueue:
+        """Waits of the kernels that one execution on the first set launches, by the profiler of PyTorch.
+
+        Raises:
+            BaselineError: there is no such trace, for it is captured in a graph or runs on no GPU.
+        """
+        if self._graphs or self._device.type != "cuda":
+            raise BaselineError("launches are traced of what a host launches on a GPU")
+        from torch.profiler import ProfilerActivity, profile
+
+        with torch.no_grad(), tempfile.TemporaryDirectory() as folder:
+            for _ in range(2):  # the first trace loads the profiler's library, which its launches wait for
+                self.sets.restore(0)
+                synchronize(self._device)
+                with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
+                    self.sets.execute(0)
+                    synchronize(self._device)
+            file = Path(folder) / "trace.json"
+            profiler.export_chrome_trace(str(file))
+            events = json.loads(file.read_text(encoding="utf-8"))["traceEvents"]
+        try:
+            return measured_launch_queue(events)
+        except (ValueError, KeyError, TypeError) as error:
+            raise BaselineError(f"its trace cannot be read: {error}") from error
 
     def _work(self, work: SampleWork) -> Callable[[], None]:
         """A sample: a replay of its graph, or its launches."""
