@@ -192,7 +192,8 @@ class _OracleServer:
             drawn = reckoner.draw(size, data["family"], int(data["seed"]), expected=bool(data["expected"]))
             reference = reckoner.reference(size)
         self._draws[data["handle"]] = drawn
-        release_cached_memory(self.device)  # of the float64 twin, while the candidate runs
+        # That of the float64 twin, while the candidate runs.
+        release_cached_memory(self.device, all_of_it=self.device == HOST and reckoner.is_large(size))
         # Views: nothing writes to a draw or to its weights before the reply is sent.
         out: list[Blob] = []
         positions, scalars = [], {}
