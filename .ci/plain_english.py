@@ -12,7 +12,7 @@ import io
 import re
 import sys
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 NAMES = frozenset(
@@ -81,9 +81,9 @@ SKIPPED = re.compile(
 )
 
 
-def names(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Every name that a module binds, with its line."""
-    for node in ast.walk(tree):
+def names(nodes: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:
+    """Every name that nodes bind, with its line."""
+    for node in nodes:
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield node.lineno, node.id
         elif isinstance(node, ast.arg):
@@ -92,9 +92,9 @@ def names(tree: ast.AST) -> Iterator[tuple[int, str]]:
             yield node.lineno, node.name
 
 
-def first_lines(tree: ast.AST) -> Iterator[tuple[int, str]]:
+def first_lines(nodes: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:
     """The first line of every docstring."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             text = ast.get_docstring(node)
             if text:
@@ -113,14 +113,14 @@ def problems(path: Path) -> Iterator[tuple[int, str]]:
     """(line, message) of each problem in one file."""
     source = path.read_text()
     if path.suffix == ".py":
-        tree = ast.parse(source)
-        for line, name in names(tree):
+        nodes = list(ast.walk(ast.parse(source)))
+        for line, name in names(nodes):
             if name.strip("_") in NAMES:
                 yield line, f"name `{name}`: use the noun of what it holds"
-        for line, text in first_lines(tree):
+        for line, text in first_lines(nodes):
             if RIDDLE.match(text):
                 yield line, f'docstring "{text[:50]}": say first what it is or does'
-        lines = prose(source)
+        lines = prose(source) if WORDS.search(source) else iter(())
     else:
         lines = enumerate(source.splitlines(), 1)
         for line, text in enumerate(source.splitlines(), 1):
