@@ -20,8 +20,8 @@ PRINTED = {
 
 TRAINED = {
     "grpo_toy": ["--policy", "predicted/1"],
-    "sft_then_rl": [],
-    "kevin_turns": ["--steps", "2"],
+    "sft_then_rl": ["--samples", "256", "--steps", "12"],
+    "kevin_turns": ["--steps", "1"],
 }
 
 

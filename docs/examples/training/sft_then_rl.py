@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 import tempfile
@@ -15,10 +16,6 @@ from transformers import PreTrainedModel, PrinterCallback
 from trl import SFTConfig, SFTTrainer
 
 from kernelforge.adapters.common import Scorer
-
-SAMPLES = 1024
-STEPS = 30
-"""Of GRPO."""
 
 
 def sampled(model: PreTrainedModel, count: int) -> list[str]:
@@ -62,20 +59,25 @@ def fine_tune(model: PreTrainedModel, data: Dataset) -> None:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--samples", type=int, default=1024, help="replies to choose training data from")
+    parser.add_argument("--steps", type=int, default=30, help="steps of GRPO, at least 10")
+    options = parser.parse_args()
+    count, steps = options.samples, options.steps
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder, toy.reward_server(Path(folder)) as client:
         model = toy.model(1)
-        samples = sampled(model, SAMPLES)
+        samples = sampled(model, count)
         scorer = Scorer(keep_prompts=True, profile=True)
-        scorer.score_many_blocking([toy.TASK] * SAMPLES, samples, prompts=[toy.PROMPT] * SAMPLES)
+        scorer.score_many_blocking([toy.TASK] * count, samples, prompts=[toy.PROMPT] * count)
         data = exported(Path(folder), Path(folder) / "sft")
-        print(f"{len(data)} rows of {SAMPLES} samples, {toy.shares(client, [samples])[0].correct:.2f} of them correct")
+        print(f"{len(data)} rows of {count} samples, {toy.shares(client, [samples])[0].correct:.2f} of them correct")
         fine_tune(model, data)
-        print(f"fine-tuned: correct {toy.shares(client, [sampled(model, SAMPLES)])[0].correct:.2f}")
+        print(f"fine-tuned: correct {toy.shares(client, [sampled(model, count)])[0].correct:.2f}")
         for name, start in (("from random weights", toy.model(1)), ("after fine-tuning", model)):
-            curve = toy.shares(client, grpo(start, "predicted/1", 1, STEPS))
+            curve = toy.shares(client, grpo(start, "predicted/1", 1, steps))
             correct, fast = (sum(column) / 10 for column in zip(*curve[-10:], strict=True))
-            print(f"GRPO {name}, {STEPS} steps: correct {correct:.2f}, of these fast {fast:.2f}", flush=True)
+            print(f"GRPO {name}, {steps} steps: correct {correct:.2f}, of these fast {fast:.2f}", flush=True)
 
 
 if __name__ == "__main__":
