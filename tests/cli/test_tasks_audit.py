@@ -118,7 +118,7 @@ def test_a_tester_is_scored_and_a_broken_task_is_one_line(cli, suite):
     (broken,) = (line for line in done.out.splitlines() if "no_such_method" in line)
     assert broken.startswith("mine/broken")
     verdict = done.out.splitlines()[-1]
-    assert verdict.startswith("builtin: 2 of 2 tests admitted; ")
+    assert verdict.startswith("builtin: 3 of 3 tests admitted; ")
     assert verdict.endswith("6 faults in 2 tasks; 1 tasks FAILED")
 
 
@@ -130,7 +130,7 @@ def test_the_scores_of_a_tester_for_programs(cli, suite):
     assert (trained["task"], trained["reward"], trained["written_by"]) == ("positive", data["score"], "builtin")
     assert "# Request: further test inputs" in trained["messages"][0]["content"]
     (row,) = data["tasks"]
-    assert [test["name"] for test in row["tests"]] == ["far_below_zero", "few_values"]
+    assert [test["name"] for test in row["tests"]] == ["far_below_zero", "last_largest", "few_values"]
     assert row["tests"][0]["plan"].startswith("def inputs(x0):")
     assert 0 < row["rejected"] <= max(test["rejected"] for test in row["tests"]) * 2
     assert row["counted"] == row["rejected"] + len(row["missed"])

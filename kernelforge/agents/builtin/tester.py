@@ -16,23 +16,28 @@ _FLOATS: dict[str, tuple[str, str]] = {
     "far_below_zero": ("uniform(-900, -800)", "a maximum starts at zero or at a small constant"),
     "cancelling": ("alternate(4096, -4096) + pick(-1, 0, 1)", "sums are kept in too few bits"),
     "few_values": ("pick(-2, -1)", "ties, and a start value that wins over every element"),
+    "last_largest": (
+        "where({last}, 100, {own})",
+        "a maximum over a row leaves out its end, so that an exponential overflows",
+    ),
     "odd_bits": ("pick(-2049, 2049, 1)", "operands are rounded to eleven bits"),
     "sparse": ("sparse(0.03, {own})", "zeros are skipped, or divided by"),
     "saturated": ("uniform(-85, 85)", "an exponential overflows where the result does not"),
     "near_zero": ("normal(0, 0.000001)", "a difference of nearly equal numbers loses its digits"),
 }
-"""Fill of every floating input, and the mistake that it would show."""
+"""Fill of every floating input, and the mistake that it would show. ``{own}`` stands for what the task draws,
+``{last}`` for the condition that an element is the last along an axis."""
 
 _BY_FAMILY: dict[str, tuple[str, ...]] = {
     "attention": ("far_below_zero", "few_values", "sparse"),
     "convolution": ("odd_bits", "sparse", "cancelling"),
     "matmul": ("odd_bits", "sparse", "cancelling"),
     "recurrent": ("saturated", "sparse"),
-    "softmax": ("far_below_zero", "few_values"),
+    "softmax": ("far_below_zero", "last_largest", "few_values"),
     "normalisation": ("whole_offset", "small_spread"),
     "pooling": ("few_values", "far_below_zero"),
     "scan": ("cancelling", "few_values"),
-    "loss": ("far_below_zero", "few_values"),
+    "loss": ("far_below_zero", "last_largest", "few_values"),
     "reduction": ("few_values", "cancelling", "small_spread"),
     "index": ("few_values",),
     "movement": ("sparse",),
@@ -84,5 +89,12 @@ def _plan(
         fill = None
         if isinstance(spec, TensorSpec):
             fill = floating if spec.dtype.is_floating else integral
+            fill = None if fill is None else fill.replace("{last}", _last(len(spec.shape)))
         values.append(name if fill is None else fill.replace("{own}", name))
     return f"def inputs({', '.join(names)}):\n    return {', '.join(values)}\n"
+
+
+def _last(rank: int) -> str:
+    """The condition that an element is the last along an axis, the batch's aside, in the language of generators."""
+    ends = [f"index({axis}) == extent({axis}) - 1" for axis in range(1 if rank > 1 else 0, rank)]
+    return f"max({', '.join(ends)})" if len(ends) > 1 else "".join(ends) or "0"
