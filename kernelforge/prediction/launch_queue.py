@@ -125,6 +125,6 @@ def measured_launch_queue(events: Sequence[Mapping[str, Any]]) -> LaunchQueue:
         kernels=len(kernels),
         tklqt_us=math.fsum(waits),
         launch_us=len(kernels) * min(waits),
-        host_us=host_end - min(*operators, *begun.values()),
+        host_us=host_end - min([*operators, *begun.values()]),
         gpu_us=math.fsum(float(event.get("dur", 0.0)) for event in kernels),
     )

@@ -90,11 +90,14 @@ def warm_up(options: Mapping[str, Any]) -> None:
 
 
 def _keep_freed_memory() -> None:
-    """Let the C library reuse large blocks: mapping and clearing each temporary again doubles the oracle's time."""
+    """Let the C library reuse large blocks: mapping and clearing each temporary again doubles the oracle's time.
+
+    Not the largest, such as weights of VGG16 in float64: among others in one heap they left gaps of several GB.
+    """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
-        for parameter in (_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD):
-            mallopt(parameter, 1 << 30)
+        mallopt(_M_MMAP_THRESHOLD, 1 << 28)
+        mallopt(_M_TRIM_THRESHOLD, 1 << 30)
 
 
 def serve(channel: Channel) -> None:
@@ -192,8 +195,7 @@ class _OracleServer:
             drawn = reckoner.draw(size, data["family"], int(data["seed"]), expected=bool(data["expected"]))
             reference = reckoner.reference(size)
         self._draws[data["handle"]] = drawn
-        # That of the float64 twin, while the candidate runs.
-        release_cached_memory(self.device, all_of_it=self.device == HOST and reckoner.is_large(size))
+        release_cached_memory(self.device)  # that of the float64 twin, while the candidate runs
         # Views: nothing writes to a draw or to its weights before the reply is sent.
         out: list[Blob] = []
         positions, scalars = [], {}

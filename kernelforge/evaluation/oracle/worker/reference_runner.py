@@ -181,12 +181,8 @@ class ReferenceRunner:
         """
         for references in (self._described, self._references):
             for name, reference in list(references.items()):
-                if name != size and _has_large_weights(reference):
+                if name != size and not reference.is_outline and reference.weight_bytes() > _FORGOTTEN_WEIGHTS:
                     del references[name]
-
-    def is_large(self, size: str) -> bool:
-        """Whether the reference at a size holds large weights."""
-        return size in self._references and _has_large_weights(self._references[size])
 
     def take_size(self, size: Size) -> None:
         """From now on the task also has this size, in place of one of that name; families are those of the small one.
@@ -531,10 +527,6 @@ class ReferenceRunner:
                 "two runs of the reference on the same inputs differ: it draws random numbers in forward (dropout, "
                 "noise), so no candidate can be compared with it"
             )
-
-
-def _has_large_weights(reference: Reference) -> bool:
-    return not reference.is_outline and reference.weight_bytes() > _FORGOTTEN_WEIGHTS
 
 
 def movement(other: torch.Tensor, base: torch.Tensor, outputs: tuple[torch.Tensor, ...]) -> torch.Tensor:

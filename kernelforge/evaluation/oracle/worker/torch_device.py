@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import gc
 import os
 import re
 import warnings
@@ -140,7 +139,7 @@ def free_bytes(device: torch.device) -> int:
 def release_cached_memory(device: torch.device, *, all_of_it: bool = False) -> None:
     """Return memory that torch, or on the host the C library, keeps for later, where it is much: runners need it."""
     if device.type != "cuda":
-        _trim_heap(all_of_it)
+        _trim_heap()
         return
     unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     if all_of_it or unused > _IDLE_BYTES:
@@ -167,18 +166,13 @@ class _HeapState(ctypes.Structure):
     )
 
 
-def _trim_heap(all_of_it: bool) -> None:
-    """Give pages back to the system that the C library keeps of freed blocks, where these are much.
-
-    With ``all_of_it`` in any case, and those of modules that only refer to each other, such as twins in float64.
-    """
+def _trim_heap() -> None:
+    """Give pages back to the system that the C library keeps of freed blocks, where these are much."""
     library = ctypes.CDLL(None)
     if not hasattr(library, "mallinfo2") or not hasattr(library, "malloc_trim"):
         return  # another C library, or an older one
-    if all_of_it:
-        gc.collect()
     library.mallinfo2.restype = _HeapState
-    if all_of_it or library.mallinfo2().free > _IDLE_BYTES:
+    if library.mallinfo2().free > _IDLE_BYTES:
         library.malloc_trim(ctypes.c_size_t(0))
 
 
