@@ -28,6 +28,7 @@ def admission_findings(reckoner: ReferenceRunner, sizes: Sequence[str]) -> list[
     """One finding for each (size, family): ``ok``, ``admitted`` and a text that says why."""
     findings: list[dict[str, Any]] = []
     for size in sizes:
+        reckoner.make_room(size)
         try:
             scales = reckoner.scales(size)
         except TaskError as error:
@@ -58,6 +59,7 @@ def generator_findings(reckoner: ReferenceRunner, name: str, sizes: Sequence[str
     """
     findings: list[dict[str, Any]] = []
     for size in sizes:
+        reckoner.make_room(size)
         try:
             for seed in ADMISSION_SEEDS:
                 _check_test(reckoner, size, f"{TEST_PREFIX}{name}", seed)

@@ -179,6 +179,7 @@ class _OracleServer:
         return {"facts": facts.model_dump(mode="json")}, []
 
     def _op_families(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
+        self._task.make_room(data["size"])
         return {"scales": self._task.scales(data["size"])}, []
 
     def _op_scales(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
