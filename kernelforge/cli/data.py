@@ -18,6 +18,7 @@ from kernelforge.cli.support.options import (
     ResultsOption,
     console,
     open_store,
+    write_rows,
     write_text,
 )
 from kernelforge.errors import UsageError
@@ -534,4 +535,4 @@ def _write(path: Path, part: Sequence[Row]) -> None:
 
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(list(part)), path)
         return
-    write_text("".join(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in part), path)
+    write_rows(part, path)

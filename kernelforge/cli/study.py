@@ -20,6 +20,7 @@ from kernelforge.cli.support.options import (
     SeedOption,
     TokensOption,
     UnconfinedOption,
+    append_row,
     budget_of,
     check_coder,
     chosen_form,
@@ -131,7 +132,7 @@ def codex(
                     at_once=settings.concurrency if is_hosted(coder) else 1,
                 ):
                     rows[row.prompt, row.position] = row
-                    write_rows(rows.values(), journal)
+                    append_row(row, journal)
                     line = f"{row.prompt.text} {row.position + 1}/{suggestions}: {row.verdict} {row.form or row.reason}"
                     err.print(one_line(line[:200]))
         except BudgetExhausted as error:
@@ -142,7 +143,7 @@ def codex(
 
 
 def _read(journal: Path, coder: str) -> list[Suggestion]:
-    """Suggestions of an earlier study.
+    """Suggestions of an earlier study, without a last line that a crash cut short.
 
     Raises:
         UsageError: the file is no journal of a study, or one of another coder.
@@ -155,14 +156,14 @@ def _read(journal: Path, coder: str) -> list[Suggestion]:
     if not journal.exists():
         return []
     rows = []
-    try:
-        lines = journal.read_text(encoding="utf-8").splitlines()
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{journal} is not UTF-8; name another file with --journal") from error
-    for number, line in enumerate(lines, 1):
+    *lines, cut = journal.read_bytes().split(b"\n")
+    for number, line in enumerate([*lines, cut] if cut else lines, 1):
         try:
             row = Suggestion.model_validate_json(line)
         except ValidationError as error:
+            begun = number > 1 or line.startswith(b'{"kernel"')  # a file of something else is never overwritten
+            if number > len(lines) and begun and error.errors()[0]["type"] == "json_invalid":
+                break
             fault = first_fault(error)
             raise UsageError(
                 f"{journal}, line {number} is no suggestion ({fault}); name another file with --journal"

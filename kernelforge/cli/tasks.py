@@ -36,7 +36,7 @@ from kernelforge.cli.support.options import (
     print_view,
     select_tasks,
     task_reference,
-    write_text,
+    write_rows,
 )
 
 if TYPE_CHECKING:
@@ -298,7 +298,6 @@ def score_tester(
 
     Leaves with 1 if a task could not be scored.
     """
-    import json
     from contextlib import closing
 
     from kernelforge.agents import BUILTIN
@@ -328,7 +327,7 @@ def score_tester(
         if tester != BUILTIN:
             check_coder(providers, tester, dollars)
         if output is not None:
-            write_text("", output)  # a file that cannot be written costs no call
+            write_rows([], output)  # a file that cannot be written costs no call
         # It is described in prompts, and not started.
         with oracle_zygote(allow_unconfined) as zygote, closing(make_device("emulated")) as device:
 
@@ -349,7 +348,7 @@ def score_tester(
                 if not as_json:
                     out.print(tester_lines(row), soft_wrap=True)
     if output is not None:
-        write_text("".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in training), output)
+        write_rows(training, output)
     view = tester_view(tester, rows)
     if as_json:
         print_json(view)

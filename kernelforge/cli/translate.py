@@ -17,6 +17,7 @@ from kernelforge.cli.support.options import (
     SeedOption,
     TokensOption,
     UnconfinedOption,
+    append_row,
     check_coder,
     console,
     llm_settings,
@@ -48,7 +49,7 @@ def translate(
     dollars: DollarsOption = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Write every translation there, as JSON lines."),
+        typer.Option("--output", "-o", metavar="FILE", help="Write prompts, replies and verdicts there, for training."),
     ] = None,
     allow_unconfined: UnconfinedOption = False,
     as_json: JsonOption = False,
@@ -58,6 +59,7 @@ def translate(
     from contextlib import closing
 
     from kernelforge.agents import BUILTIN
+    from kernelforge.datasets.training import c_translation
     from kernelforge.llm.providers import Providers
     from kernelforge.records import Budget
     from kernelforge.report.formatting import one_line
@@ -71,9 +73,10 @@ def translate(
         raise UsageError("the built-in Coder writes CUDA alone: name a model with --coder, or exchange:FOLDER")
     loaded = load_suite(suite)
     tasks = list(loaded.select(task)) if task else list(loaded.tasks)
+    by_name = {task.name: task for task in tasks}
     made: list[Translation] = []
     if output is not None:
-        write_rows(made, output)  # a file that cannot be written costs no call
+        write_rows([], output)  # a file that cannot be written costs no call
     err = console(stderr=True)
     budget = RunBudget(Budget(tokens=tokens, dollars=dollars), stop=StopSignal())
     with closing(Providers(llm_settings(llm, base_url, prices, "keep"), stopped=budget.out_of_time)) as providers:
@@ -88,9 +91,12 @@ def translate(
                 allow_unconfined=allow_unconfined,
             ):
                 made.append(item)
-                err.print(one_line(f"{item.task} {item.sample + 1}/{samples}: {item.verdict} {item.reason}"[:200]))
+                verdict = item.evaluation
+                line = f"{item.task} {item.sample + 1}/{samples}: {verdict.verdict} {verdict.reason}"
+                err.print(one_line(line[:200]))
                 if output is not None:
-                    write_rows(made, output)
+                    original = by_name[item.task]
+                    append_row(c_translation(original, item.sample, item.messages, item.source, verdict), output)
         except BudgetExhausted as error:
             warn(f"stopped: {error}")
     print_view(scores(made, tasks), translation_lines, as_json=as_json)

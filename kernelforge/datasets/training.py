@@ -55,7 +55,7 @@ class Sample:
     """One reply of a model, with what it was asked and how it was evaluated."""
 
     id: str
-    source: Literal["run", "job", "session"]
+    source: Literal["run", "job", "session", "translation"]
     run: str
     task: str
     """``suite/name``, or the name alone."""
@@ -89,6 +89,8 @@ class Sample:
     """Its length: as the provider counted it, or else an estimate."""
     licence: str | None = None
     """Of the task's source, which its prompt shows; None where it is not known."""
+    direction: str | None = None
+    """Of a translation, such as ``c-to-cuda``."""
 
     @property
     def correct(self) -> bool:
@@ -320,14 +322,72 @@ def rows(kind: str, samples: Sequence[Sample], discount: float) -> list[Row]:
         "grpo": grouped,
         "trajectories": lambda items: trajectories(items, discount),
         "critique": critiques,
-        "translator": supervised,
+        "translator": translators,
     }
     return list(makers[kind](samples))
 
 
 def translations(samples: Iterable[Sample], tasks: Mapping[str, Task]) -> list[Sample]:
-    """Samples of tasks that show sequential code; tasks are by digest."""
-    return [sample for sample in samples if (task := tasks.get(sample.evaluation.task)) and task.c_source]
+    """Samples of tasks that show sequential code, with their direction; tasks are by digest."""
+    return [
+        replace(sample, direction=f"{task.c_language}-to-cuda")
+        for sample in samples
+        if (task := tasks.get(sample.evaluation.task)) and task.c_source
+    ]
+
+
+def translators(samples: Sequence[Sample]) -> Iterator[Row]:
+    """Rows for a Translator: correct translations, each with its dialogue as ``messages``, and its ``direction``."""
+    for sample in samples:
+        if sample.correct:
+            yield _translated(sample, verified=True)
+
+
+def c_translation(
+    task: Task, position: int, messages: Sequence[Message], source: str | None, evaluation: Evaluation
+) -> Row:
+    """The row of a translation of a task's CUDA into C, right or wrong.
+
+    ``verified`` is whether it is right at every size where it ran, which need not be the full one. No reward policy
+    rewards a C function, so that ``reward`` is None.
+
+    Args:
+        task: whose known candidate was translated.
+        position: of the reply, among those to the same prompt.
+        messages: what was said; the last reply is the one that was judged.
+        source: the C file; None where the reply holds none.
+        evaluation: of the reply.
+    """
+    *before, reply = messages
+    prompts = tuple(("user" if word.role == "prompt" else "assistant", word.content) for word in before)
+    group = prompt_hash(task.digest, *(content for _, content in prompts[:1]))
+    row = prompt_hash(group, reply.provider, str(position), reply.content)
+    sample = Sample(
+        id=row,
+        source="translation",
+        run="",
+        task=task.name,
+        dialogue=row,
+        turn=1,
+        group=group,
+        messages=prompts,
+        completion=reply.content,
+        evaluation=evaluation,
+        profile=None,
+        candidate=source,
+        reward=None,
+        written_by=reply.provider,
+        licence=task.license or None,
+        direction="cuda-to-c",
+        **_reasoning(reply.reasoning, reply.usage),
+    )
+    extra = {"sample": position, "code": source, "reason": evaluation.reason}
+    return {**_translated(sample, verified=evaluation.verdict is Verdict.OK), **extra}
+
+
+def _translated(sample: Sample, *, verified: bool) -> Row:
+    chat = [*_chat(sample.messages), _reply(sample)]
+    return {"messages": chat, "direction": sample.direction, "verified": verified, **columns(sample)}
 
 
 def catching_tests(run: str, task: Task, messages: Sequence[Message], attempts: Sequence[Attempt]) -> Iterator[Row]:

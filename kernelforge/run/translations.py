@@ -12,9 +12,10 @@ from kernelforge.agents.prompting.render import render_translation
 from kernelforge.candidate import parse_reply
 from kernelforge.candidate.reply import c_function_in
 from kernelforge.errors import CandidateError, UsageError
+from kernelforge.evaluation.evaluator import rejection
 from kernelforge.evaluation.oracle.task_context import public_facts
 from kernelforge.llm.base import Answerer, Question
-from kernelforge.records import Task, Verdict, content_hash
+from kernelforge.records import Evaluation, Message, Task, Verdict, content_hash
 from kernelforge.records.base import Record
 from kernelforge.rewards.base import BEFORE_BUILT
 from kernelforge.search import pass_at_k
@@ -23,22 +24,20 @@ from kernelforge.translation.likeness import Likeness, likeness
 
 
 class Translation(Record):
-    """One C function that a Coder wrote, and its verdict."""
+    """One C function that a Coder wrote, how it was asked for, and how it was judged."""
 
     task: str
     sample: int = Field(ge=0)
-    coder: str
-    source: str
-    """The C file; of a reply that holds none, the reply."""
-    verdict: Verdict
-    stage: str
-    reason: str = ""
-    full_size_compared: bool = False
+    messages: tuple[Message, ...] = ()
+    """Prompts and replies; the last reply is the one that was judged."""
+    source: str | None
+    """The C file; None of a reply that holds none."""
+    evaluation: Evaluation
 
     @property
     def compiled(self) -> bool:
         """Whether it was compiled."""
-        return self.verdict is Verdict.OK or self.stage not in BEFORE_BUILT
+        return self.evaluation.verdict is Verdict.OK or self.evaluation.stage not in BEFORE_BUILT
 
 
 class TranslationScores(Record):
@@ -92,24 +91,17 @@ def translate(
                 check = _check(signature.name)
                 for sample in range(samples):
                     answer = answerer.ask(Question("coder", task.name, prompt, check, sample=sample))
-                    row = {"task": task.name, "sample": sample, "coder": answerer.name}
+                    source: str | None = None
                     try:
-                        candidate = c_function_in(answer.text, signature.name)
+                        source = c_function_in(answer.text, signature.name).source
                     except CandidateError as error:
-                        row |= {"source": answer.text, "verdict": Verdict.POLICY, "stage": "parse"}
-                        yield Translation.model_validate({**row, "reason": str(error)})
-                        continue
-                    draw = int(content_hash(seed, task.name, sample), 16)
-                    evaluation = evaluator.evaluate(c_candidate(candidate.source), seed=draw, full=full).evaluation
+                        refused = rejection(task, evaluator.fingerprint, error, answer.text)
+                        evaluation = refused.model_copy(update={"lane": "c"})
+                    else:
+                        draw = int(content_hash(seed, task.name, sample), 16)
+                        evaluation = evaluator.evaluate(c_candidate(source), seed=draw, full=full).evaluation
                     yield Translation(
-                        task=task.name,
-                        sample=sample,
-                        coder=answerer.name,
-                        source=candidate.source,
-                        verdict=evaluation.verdict,
-                        stage=evaluation.stage,
-                        reason=evaluation.reason,
-                        full_size_compared=evaluation.outcome == "OK",
+                        task=task.name, sample=sample, messages=answer.messages, source=source, evaluation=evaluation
                     )
 
 
@@ -119,13 +111,13 @@ def scores(translations: Sequence[Translation], tasks: Sequence[Task]) -> Transl
     Raises:
         UsageError: none of them was judged.
     """
-    judged = [item for item in translations if item.verdict is not Verdict.INFRA]
+    judged = [item for item in translations if item.evaluation.verdict is not Verdict.INFRA]
     if not judged:
         raise UsageError("no translation was judged, so there is nothing to count")
     made = Counter(item.task for item in judged)
-    right = Counter(item.task for item in judged if item.verdict is Verdict.OK)
+    right = Counter(item.task for item in judged if item.evaluation.verdict is Verdict.OK)
     least = min(made.values())
-    written = [item for item in judged if item.stage != "parse"]
+    written = [(item.source, item.task) for item in judged if item.source is not None]
     functions = {task.name: task.c_source for task in tasks}
     return TranslationScores(
         tasks=len(made),
@@ -136,7 +128,7 @@ def scores(translations: Sequence[Translation], tasks: Sequence[Task]) -> Transl
             for k in (1, 5, 10)
             if k <= least
         },
-        likeness=likeness([item.source for item in written], [functions[item.task] for item in written], "c"),
+        likeness=likeness([source for source, _ in written], [functions[task] for _, task in written], "c"),
     )
 
 

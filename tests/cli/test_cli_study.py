@@ -61,7 +61,10 @@ def test_a_hosted_model_is_asked_with_the_prompt_alone_and_a_stopped_study_goes_
         assert "401" in stopped.err or "key" in stopped.err
         assert [call.body["messages"][-1]["content"] for call in server.calls] == ["AXPY OpenMP function"] * 3
         assert all(len(call.body["messages"]) == 1 for call in server.calls)
-    assert len(Path("codex-study.jsonl").read_text().splitlines()) == 2
+    journal = Path("codex-study.jsonl")
+    bought = journal.read_bytes()
+    assert bought.count(b"\n") == 2
+    journal.write_bytes(bought + bought[:90])  # a third line, which a crash cut short
     with FakeLLM([Say(AXPY.format("", "+"))]) as server:
         options = ("--coder", "openai:m", "--base-url", server.openai_url, "--suggestions", "3")
         estimate = cli(*ONE, *options, "--dry-run")
@@ -71,6 +74,8 @@ def test_a_hosted_model_is_asked_with_the_prompt_alone_and_a_stopped_study_goes_
         assert server.calls == []
         done = cli(*ONE, *options, "--format", "markdown")
         assert len(server.calls) == 1
+    assert journal.read_bytes().startswith(bought)
+    assert [json.loads(line)["position"] for line in journal.read_bytes().splitlines()] == [0, 1, 2]
     assert done.code == 0, done.err
     assert "| axpy | 0.25 | 0.25 |" in done.out
     assert "| AXPY OpenMP function | 3 | 1 | 1 | 1 | 0 | 0 | 0.25 | novice |" in done.out
@@ -109,3 +114,11 @@ def test_what_cannot_be_asked_is_said_in_a_line(cli: Cli, arguments: tuple[str, 
     assert words in done.err
     assert done.err.count("\n") == 1
     assert Path("other.jsonl").read_text() == '{"task": "axpy"}\n'
+
+
+def test_a_file_of_something_else_is_not_mistaken_for_a_journal_cut_short(cli: Cli) -> None:
+    Path("other.jsonl").write_text('{"task": "ax')
+    done = cli("study", "codex", "--coder", "exchange:x", "--journal", "other.jsonl")
+    assert done.code != 0
+    assert "other.jsonl, line 1 is no suggestion" in done.err
+    assert Path("other.jsonl").read_text() == '{"task": "ax'

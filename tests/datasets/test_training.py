@@ -13,6 +13,7 @@ from kernelforge.agents.tester import parse_tests
 from kernelforge.datasets.training import (
     KINDS,
     Sample,
+    c_translation,
     catching_tests,
     counted_once,
     distinct,
@@ -309,8 +310,38 @@ def test_a_translators_samples_are_those_of_tasks_that_show_code() -> None:
         for number, task in enumerate((plain, translated))
     )
     kept = translations([of_plain, of_translated], {task.digest: task for task in (plain, translated)})
-    assert kept == [of_translated]
+    assert kept == [replace(of_translated, direction="c-to-cuda")]
     assert translations([of_translated], {}) == []
+    [row] = rows("translator", kept, 0.4)
+    assert (row["direction"], row["verified"]) == ("c-to-cuda", True)
+    assert rows("translator", [replace(kept[0], evaluation=make_evaluation(Verdict.WRONG))], 0.4) == []
+
+
+def test_a_translation_into_c_has_the_columns_of_one_into_cuda() -> None:
+    task = make_task(c_source="void f(void) {}", license="MIT")
+    [other] = rows(
+        "translator", translations([sample(evaluation=make_evaluation(task=task.digest))], {task.digest: task}), 0.4
+    )
+    words = [
+        Message(agent="coder", role="prompt", provider="p:m", content="Translate."),
+        Message(agent="coder", role="reply", provider="p:m", content="no C"),
+        Message(agent="coder", role="prompt", provider="p:m", content="Again."),
+        Message(agent="coder", role="reply", provider="p:m", content="```c\nvoid f() {}\n```", reasoning="One loop."),
+    ]
+    small = Correctness(sizes=(SizeCheck(size="small", status="passed"),))
+    uncompared = make_evaluation(lane="c", build=None, performance=None, correctness=small)
+    row = c_translation(task, 1, words, "void f() {}", uncompared)
+    assert row.keys() - other.keys() == {"sample", "code", "reason"}
+    assert not other.keys() - row.keys()
+    assert [turn["role"] for turn in row["messages"]] == ["user", "assistant"] * 2
+    assert row["messages"][-1]["content"] == words[-1].content
+    assert (row["direction"], row["verified"], row["verdict"]) == ("cuda-to-c", True, uncompared.outcome)
+    assert (row["lane"], row["reward"], row["written_by"], row["licence"]) == ("c", None, "p:m", "MIT")
+    assert (row["source"], row["code"], row["reasoning"]) == ("translation", "void f() {}", "One loop.")
+    wrong = c_translation(task, 2, words[:2], None, make_evaluation(Verdict.POLICY, stage="parse"))
+    assert (wrong["verified"], wrong["code"], wrong["reason"]) == (False, None, "it was POLICY")
+    assert wrong["group"] == row["group"]
+    assert wrong["id"] != row["id"]
 
 
 def test_a_testers_reply_is_a_row_with_its_score_on_mutants() -> None:

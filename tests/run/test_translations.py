@@ -11,6 +11,7 @@ from kernelforge.errors import UsageError
 from kernelforge.llm.base import Answer, Question
 from kernelforge.records import Task, Verdict
 from kernelforge.run.translations import Translation, scores, translate
+from tests.support.factories import make_evaluation
 from tests.support.shipped_prompts import shipped
 
 needs_cc = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler `cc`")
@@ -43,9 +44,11 @@ def test_each_sample_gets_its_verdict_and_the_prompt_shows_no_c(horner: Task) ->
     unbuilt = right.replace("float sum", "flaot sum")
     coder = Scripted([right, unbuilt, right.replace("terms - 2", "terms - 3"), "I cannot."])
     made = list(translate([horner], coder, samples=4, seed=3))
-    assert [item.verdict for item in made] == [Verdict.OK, Verdict.BUILD, Verdict.WRONG, Verdict.POLICY]
+    assert [item.evaluation.verdict for item in made] == [Verdict.OK, Verdict.BUILD, Verdict.WRONG, Verdict.POLICY]
     assert [item.compiled for item in made] == [True, False, True, False]
-    assert not made[0].full_size_compared
+    assert [item.evaluation.lane for item in made] == ["c"] * 4
+    assert made[3].source is None
+    assert made[0].evaluation.uncompared
     prompt = coder.asked[0].prompt.text
     assert "blockIdx.x * blockDim.x" in prompt
     assert "horner[ceil_div(n, 256), 256]" in prompt
@@ -55,18 +58,16 @@ def test_each_sample_gets_its_verdict_and_the_prompt_shows_no_c(horner: Task) ->
     assert f"[{horner.size('hidden_tiny').constants['N']}]" not in prompt.split("Sizes that you may see")[1]
 
 
-def made(task: Task, sample: int, verdict: Verdict, stage: str, source: str = "x") -> Translation:
-    reason = "" if verdict is Verdict.OK else "why"
-    return Translation(
-        task=task.name, sample=sample, coder="x", source=source, verdict=verdict, stage=stage, reason=reason
-    )
+def made(task: Task, sample: int, verdict: Verdict, stage: str, source: str | None = "x") -> Translation:
+    evaluation = make_evaluation(verdict, stage=stage)
+    return Translation(task=task.name, sample=sample, source=source, evaluation=evaluation)
 
 
 def test_scores_are_means_over_tasks_and_leave_out_what_was_not_judged(horner: Task) -> None:
     other = horner.model_copy(update={"name": "other"})
     rows = [made(horner, 0, Verdict.OK, "done", horner.c_source), made(horner, 1, Verdict.WRONG, "small")]
     rows += [made(other, 0, Verdict.BUILD, "compile"), made(other, 1, Verdict.CRASH, "hidden")]
-    rows += [made(other, 2, Verdict.INFRA, "compile"), made(other, 3, Verdict.POLICY, "parse", "no function")]
+    rows += [made(other, 2, Verdict.INFRA, "compile"), made(other, 3, Verdict.POLICY, "parse", None)]
     counted = scores(rows, [horner, other])
     assert (counted.tasks, counted.samples, counted.compile_rate) == (2, 5, 0.6)
     assert counted.pass_at_k == {1: 0.25}

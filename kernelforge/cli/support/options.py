@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -458,9 +458,29 @@ def write_text(text: str, output: Path | None) -> None:
     write_bytes(text.encode("utf-8", "backslashreplace"), output)
 
 
-def write_rows(rows: Iterable[BaseModel], output: Path) -> None:
-    """Write records as JSON lines."""
-    write_text("".join(f"{row.model_dump_json()}\n" for row in rows), output)
+def write_rows(rows: Iterable[BaseModel | Mapping[str, Any]], output: Path) -> None:
+    """Write records or rows for training as JSON lines, atomically."""
+    write_text("".join(map(_line, rows)), output)
+
+
+def append_row(row: BaseModel | Mapping[str, Any], output: Path) -> None:
+    """Add a line to a file of JSON lines; it is on the disk when this returns.
+
+    After a crash the last line may lack its end; every earlier one is whole.
+    """
+    import os
+
+    with output.open("ab") as file:
+        file.write(_line(row).encode("utf-8", "backslashreplace"))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _line(row: BaseModel | Mapping[str, Any]) -> str:
+    import json
+
+    text = json.dumps(row, ensure_ascii=False, allow_nan=False) if isinstance(row, Mapping) else row.model_dump_json()
+    return f"{text}\n"
 
 
 def write_bytes(content: bytes, output: Path) -> None:
