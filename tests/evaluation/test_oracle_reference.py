@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import weakref
 
 import pytest
 import torch
 
 from kernelforge.errors import TaskError
 from kernelforge.evaluation.oracle.worker.reference import Reference, storage_span, tensor_bytes
+from kernelforge.evaluation.oracle.worker.reference_facts import facts_at
 from kernelforge.evaluation.oracle.worker.reference_runner import ReferenceRunner
 from kernelforge.evaluation.oracle.worker.tracing import trace_at
 from kernelforge.records import TaskPolicy
@@ -199,8 +201,13 @@ def test_large_references_of_other_sizes_are_forgotten_and_constructed_as_before
     constructed = runner.reference("small")
     runner.make_room("small")
     assert runner.reference("small") is constructed
+    facts_at(constructed, "small", (), fake=True)
+    graph = trace_at(constructed, "small")
+    assert trace_at(constructed, "small") is graph
+    parameter = weakref.ref(next(constructed.model.parameters()))
+    del constructed
     runner.make_room("full")
-    assert runner.reference("small") is not constructed
+    assert parameter() is None  # what is remembered of a reference does not keep its weights
     redrawn = runner.draw("small", "task", 7)
     after = runner.reference("small").weights()
     assert all(torch.equal(before[name], after[name]) for name in before)

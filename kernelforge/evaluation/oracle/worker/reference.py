@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import math
 import types
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 import torch
 from torch import nn
@@ -504,6 +506,28 @@ def _step(what: str) -> Iterator[None]:
                 f"{what} needs more memory than the oracle's process may take; make the size smaller"
             ) from error
         raise TaskError(f"{what} failed: {type(error).__name__}: {text}") from error
+
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+def remembered(function: Callable[Concatenate[Reference, _P], _T]) -> Callable[Concatenate[Reference, _P], _T]:
+    """A function of a reference and hashable arguments that keeps its results for as long as the reference is there.
+
+    A cache by arguments would keep the reference, and its weights, too.
+    """
+    results: weakref.WeakKeyDictionary[Reference, dict[Any, _T]] = weakref.WeakKeyDictionary()
+
+    @functools.wraps(function)
+    def wrapper(reference: Reference, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        of_reference = results.setdefault(reference, {})
+        key = (args, tuple(sorted(kwargs.items())))
+        if key not in of_reference:
+            of_reference[key] = function(reference, *args, **kwargs)
+        return of_reference[key]
+
+    return wrapper
 
 
 def flatten_outputs(result: Any) -> list[torch.Tensor]:

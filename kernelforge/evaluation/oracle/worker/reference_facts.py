@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 import warnings
 from collections.abc import Iterator, Sequence
@@ -14,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from kernelforge.errors import TaskError
-from kernelforge.evaluation.oracle.worker.reference import Reference, Value, tensor_spec
+from kernelforge.evaluation.oracle.worker.reference import Reference, Value, remembered, tensor_spec
 from kernelforge.evaluation.oracle.worker.tracing import trace_at
 from kernelforge.records import Graph, Node, SizeFacts, TensorSpec
 
@@ -90,7 +89,7 @@ _REDUCTIONS = frozenset({
 })  # fmt: skip
 
 
-@functools.lru_cache(maxsize=16)
+@remembered
 def facts_at(reference: Reference, size: str, mutates: tuple[int, ...], *, fake: bool) -> SizeFacts:
     """Facts at one size; kept, for a recurrent network's take half a minute, and the stages ask again. ``fake`` works
     on shapes alone where the reference lets it, and takes no memory.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -179,10 +180,17 @@ class ReferenceRunner:
 
         A later use constructs them again, without the weights of a draw: call this before a draw alone.
         """
-        for references in (self._described, self._references):
-            for name, reference in list(references.items()):
-                if name != size and not reference.is_outline and reference.weight_bytes() > _FORGOTTEN_WEIGHTS:
-                    del references[name]
+        large = {
+            name
+            for references in (self._described, self._references)
+            for name, reference in references.items()
+            if name != size and not reference.is_outline and reference.weight_bytes() > _FORGOTTEN_WEIGHTS
+        }
+        for name in large:
+            self._described.pop(name, None)
+            self._references.pop(name, None)
+        if large:
+            gc.collect()  # a trace of a model leaves objects that refer to each other, and to it
 
     def take_size(self, size: Size) -> None:
         """From now on the task also has this size, in place of one of that name; families are those of the small one.

@@ -6,7 +6,6 @@ weight nodes by dotted name, and every value has its real shape. Runs third-part
 
 from __future__ import annotations
 
-import functools
 import logging
 import operator
 import warnings
@@ -18,7 +17,7 @@ from torch import fx, nn
 from torch.fx import config as fx_config
 
 from kernelforge.errors import TaskError
-from kernelforge.evaluation.oracle.worker.reference import Reference, Value, tensor_spec
+from kernelforge.evaluation.oracle.worker.reference import Reference, Value, remembered, tensor_spec
 from kernelforge.records import Graph, Node, TensorSpec
 from kernelforge.tasks.constants import Scalar
 
@@ -37,7 +36,7 @@ def trace_source(source: str, constants: Mapping[str, Scalar], size: str = "full
     return trace_at(Reference(source, constants), size)
 
 
-@functools.lru_cache(maxsize=16)
+@remembered
 def trace_at(reference: Reference, size: str) -> Graph:
     """Graph of a reference, from shapes alone where it lets that; kept, for facts and agents both ask for it.
 
