@@ -76,6 +76,8 @@ def translate(
     by_name = {task.name: task for task in tasks}
     made: list[Translation] = []
     if output is not None:
+        if output.is_file() and output.stat().st_size:
+            raise UsageError(f"{output} exists, with rows that were paid for: name a file that does not")
         write_rows([], output)  # a file that cannot be written costs no call
     err = console(stderr=True)
     budget = RunBudget(Budget(tokens=tokens, dollars=dollars), stop=StopSignal())

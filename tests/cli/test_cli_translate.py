@@ -47,3 +47,12 @@ def test_a_file_that_cannot_be_written_costs_no_call(cli: Callable[..., Done], t
     done = cli("translate", "--coder", "openai:m", "--output", str(tmp_path))
     assert done.code == 2
     assert "is a folder: name a file" in done.err
+
+
+def test_rows_that_were_paid_for_are_not_overwritten(cli: Callable[..., Done], tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"a": 1}\n')
+    done = cli("translate", "--coder", "openai:m", "--output", str(rows))
+    assert done.code == 2
+    assert "name a file that does not" in done.err
+    assert rows.read_text() == '{"a": 1}\n'
