@@ -24,7 +24,6 @@ def test_rows_hold_prompt_reply_and_verdict_though_a_later_call_fails(
     task = next(task for task in shipped("translate") if task.name == "horner")
     right = f"Here it is:\u2028\n```c\n{task.c_source}```\n"
     wrong = right.replace("terms - 2", "terms - 3")
-    Path("rows.jsonl").write_text("of an earlier study\n")
     with FakeLLM([Say(right), Say("I cannot."), Say(wrong), Fail(401)]) as server:
         options = ("--coder", "openai:m", "--base-url", server.openai_url, "--output", "rows.jsonl")
         done = cli("translate", *options, "--task", "horner", "--samples", "3")
