@@ -565,3 +565,23 @@ def test_one_block_stands_for_launches_whose_blocks_would_take_all_work(columns:
         assert own.l1_read_sectors == exact.l1_read_sectors
     # The input fits the L2: only the first launch reads it.
     assert sum(kernel.dram_read_bytes for kernel in single.kernels) == pytest.approx(arrays[0].nbytes, rel=0.01)
+
+
+MANY_LAUNCHES_PLAN = """
+def forward(x):
+    rows, columns = x.shape
+    part = empty((32,))
+    for i in range(17):
+        sums[1, 32](x, part, i32(1), i32(columns))
+    out = empty((columns,))
+    sums[columns // 32, 32](x, out, i32(rows), i32(columns))
+    return part, out
+"""
+
+
+def test_launches_that_ran_though_not_sampled_take_no_share_from_later_ones() -> None:
+    arrays = (randoms(2048, 96),)
+    resolved, runs = resolve(MANY_LAUNCHES_PLAN, arrays), runner(COLUMN_SUMS)
+    request = work(resolved, arrays, poison=0, max_thread_instructions=1 << 30, sample_seed=3)
+    profile = runs.profile(request, budget=Budget(len(resolved.launches), total=1000, floor=1))
+    assert sum(kernel.launches for kernel in profile.kernels) == 18

@@ -162,8 +162,6 @@ class Collector:
         counts = Counter(map(_shape, execution.request.plan.launches))
         self._sampled_launches = {shape: choose_launches(count, self._random) for shape, count in counts.items()}
         self._launches: Counter[tuple[object, ...]] = Counter()
-        self._ran = 0
-        """Launches that ran, completely or on sampled blocks."""
         self._groups: dict[tuple[object, ...], KernelCounts] = {}
         self._samples: dict[int, list[_Sample]] = {}
         spec = self._spec
@@ -197,7 +195,6 @@ class Collector:
             self._add_sample(step, group, samples[self._random.randrange(len(samples))], ran=0)
             self._budget.spend(0)
             return
-        self._ran += 1
         registers = self._execution.build.kernels[group.expression].registers_per_thread
         occupied = kernel_occupancy(self._spec, group, registers)
         blocks, units = math.prod(step.grid), self._execution.units(step)
@@ -246,7 +243,9 @@ class Collector:
         limit = self._execution.request.max_thread_instructions
         if limit is None:
             return False
-        later = sum(map(len, self._sampled_launches.values())) - self._ran
+        later = sum(
+            number >= self._launches[shape] for shape, sampled in self._sampled_launches.items() for number in sampled
+        )
         spent = self._execution.work - per_unit
         return per_unit * min(units, SAMPLED_BLOCKS) > (limit - spent) / (later + 1)
 
