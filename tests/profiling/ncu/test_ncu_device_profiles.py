@@ -224,6 +224,7 @@ def test_where_nothing_can_be_replayed_the_profile_is_the_emulators_and_says_so(
     assert result.roofline.time_origin is Origin.MODELLED
     assert Origin.MEASURED not in {metric.origin for metric in (*result.metrics, *result.kernels[0].metrics)}
     assert (result.device, result.value("l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum")) == ("cuda:0", 250)
+    assert result.energy is None
 
 
 @pytest.mark.usefixtures("unreplayable")

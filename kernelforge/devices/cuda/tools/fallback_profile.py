@@ -67,7 +67,9 @@ def estimate_profile(
         if emulated is None:
             raise UnsupportedError(f"no hardware counters: {reason}. {no_times}. {note}") from error
         notes = (f"No hardware counters: {reason}.", f"{no_times}.", note)
-        return emulated.model_copy(update={"device": target.name, "notes": (*notes, *emulated.notes)})
+        # A GPU's energy is measured: the estimate is of emulated devices alone.
+        update = {"device": target.name, "energy": None, "notes": (*notes, *emulated.notes)}
+        return emulated.model_copy(update=update)
     emulated, note = _emulated(target, artifact, request, facts)
     by_kernel: dict[str, float] = {}
     for launch, time_us in zip(request.plan.launches, times, strict=True):
