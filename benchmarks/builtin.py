@@ -217,8 +217,14 @@ def main() -> int:
     parser.add_argument("suites", nargs="*", default=["level1", "level2"], metavar="SUITE")
     parser.add_argument("--select", action="append", metavar="PATTERN", help="tasks, as for `kernelforge run --select`")
     some = parser.add_mutually_exclusive_group()
-    some.add_argument("--no-full", action="store_true", help="leave out the full size: no profile, and much faster")
-    some.add_argument("--only-full", action="store_true", help="leave out the other sizes: no speedup, no verdict")
+    some.add_argument(
+        "--no-full", dest="sizes", action="store_const", const="small", default="all",
+        help="leave out the full size: no profile, and much faster",
+    )  # fmt: skip
+    some.add_argument(
+        "--only-full", dest="sizes", action="store_const", const="full",
+        help="leave out the other sizes: no speedup, and OK of the full size alone",
+    )  # fmt: skip
     parser.add_argument("--details", action="store_true", help="list every task, not only those that are not OK")
     parser.add_argument("--moves", default="", help="moves of the design, separated by commas; none for the first")
     parser.add_argument("--device", default="emulated:h100")
@@ -236,7 +242,6 @@ def main() -> int:
         for pattern in options.select or ["*"]:
             names = selected_names([pattern], list(tasks), f"suite '{suite}'")
             rows.append((pattern if options.select else suite, [tasks[name] for name in names]))
-    sizes: Sizes = "small" if options.no_full else "full" if options.only_full else "all"
     listed: list[Outcome] = []
     met = True
     with EvaluatorPool(options.device, threads=1) as pool:
@@ -245,7 +250,7 @@ def main() -> int:
             handle = write_texts if options.write else compare_texts
             return handle(pool, every, options.write or options.before)
         for label, selected in rows:
-            ended = list(outcomes(pool, selected, design, sizes))
+            ended = list(outcomes(pool, selected, design, options.sizes))
             counts = Counter(outcome.result for outcome in ended)
             share, target = counts["OK"] / len(ended), TARGETS.get(label, 0.0)
             met = met and share >= target

@@ -9,9 +9,9 @@ show. A Tester's score is the share of these that its tests reject.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -20,15 +20,14 @@ from kernelforge.agents.prompting.render import shipped_page
 from kernelforge.agents.prompts import tester_prompt
 from kernelforge.agents.reply_forms import read_form
 from kernelforge.errors import CandidateError, PlanError, SandboxError
-from kernelforge.evaluation.audit.results import TestedMutant
+from kernelforge.evaluation.audit.results import MOST_MUTANTS, TestedMutant
 from kernelforge.evaluation.evaluator import TaskOracle
 from kernelforge.evaluation.generators.parser import MAX_GENERATORS, parse_generator
 from kernelforge.evaluation.oracle.client import GeneratorFinding, MutantTest, Oracle
 from kernelforge.llm.base import Answerer, Question
 from kernelforge.records import InputGenerator, Message, Task, TensorSpec
 
-MOST_MUTANTS: Final = 60
-"""Mutants of one task on which tests are scored, as many as the audit runs."""
+_log = logging.getLogger(__name__)
 
 
 class TesterForm(BaseModel):
@@ -128,6 +127,10 @@ class TesterScore:
         """Mutants of :attr:`counted` that the tests reject."""
         return tuple(mutant for mutant in self.counted if mutant.by_tests)
 
+    def rejected_by(self, name: str) -> int:
+        """Number of mutants of :attr:`rejected` that one test rejects."""
+        return sum(name in mutant.by_tests for mutant in self.rejected)
+
     @property
     def only_tests(self) -> tuple[TestedMutant, ...]:
         """Mutants that the tests alone reject: a gap in the check, or inputs on which a correct kernel may differ."""
@@ -219,7 +222,9 @@ def _try(
     except PlanError as error:
         reason = str(error)
     except SandboxError as error:
-        reason = f"the reference did not survive such inputs: {error}"
+        # Its text may be of a hidden size: all are tried by one request.
+        _log.info("generator %s of task %s: %s", proposed.name, task.name, error)
+        reason = "the reference did not survive such inputs"
     else:
         passed = tuple(outcome.size for outcome in outcomes if outcome.ok)
         reason = _refusal(outcomes, task)

@@ -25,6 +25,8 @@ from kernelforge.cli.support.options import (
     TimeoutOption,
     TokensOption,
     UnconfinedOption,
+    append_row,
+    begin_rows,
     budget_of,
     check_coder,
     console,
@@ -36,7 +38,6 @@ from kernelforge.cli.support.options import (
     print_view,
     select_tasks,
     task_reference,
-    write_rows,
 )
 
 if TYPE_CHECKING:
@@ -217,15 +218,18 @@ def _print_detail(detail: TaskDetail) -> None:
             out.print(attribute_table(full).to_rich())
 
 
+MostOption = Annotated[
+    int, typer.Option("--most", metavar="N", min=1, help="Mutants of each task, spread over the kinds of faults.")
+]
+
+
 @app.command("audit")
 def audit(
     suite: SuiteArgument = "core",
     task: OnlyOption = None,
     every: AllOption = False,
     jobs: JobsOption = 1,
-    most: Annotated[
-        int, typer.Option("--most", metavar="N", min=1, help="Mutants of each task, spread over the kinds of faults.")
-    ] = 60,
+    most: MostOption = 60,
     threshold: Annotated[
         float, typer.Option("--threshold", metavar="SHARE", min=0, max=1, help="Leave with 1 below this kill rate.")
     ] = 0.97,
@@ -278,9 +282,7 @@ def score_tester(
         str, typer.Option("--tester", metavar="AGENT", help="Agent that proposes test inputs: builtin, or a model.")
     ] = "builtin",
     jobs: JobsOption = 1,
-    most: Annotated[
-        int, typer.Option("--most", metavar="N", min=1, help="Mutants of each task, spread over the kinds of faults.")
-    ] = 60,
+    most: MostOption = 60,
     base_url: BaseUrlOption = None,
     llm: LLMOption = None,
     prices: PricesOption = None,
@@ -298,12 +300,14 @@ def score_tester(
 
     Leaves with 1 if a task could not be scored.
     """
+    import threading
     from contextlib import closing
 
     from kernelforge.agents import BUILTIN
+    from kernelforge.agents.tester import TesterScore
     from kernelforge.agents.tester import score_tester as score
     from kernelforge.cli.run import stopping
-    from kernelforge.datasets.training import Row, scored_tests
+    from kernelforge.datasets.training import scored_tests
     from kernelforge.devices import make_device
     from kernelforge.errors import KernelForgeError
     from kernelforge.evaluation.oracle.client import Oracle
@@ -319,7 +323,7 @@ def score_tester(
     print_broken(selection)
     stop = StopSignal()
     budget = RunBudget(budget_of(None, None, None, tokens, dollars, None), stop=stop)
-    out, rows, training = console(), list[TesterRow](), list[Row]()
+    out, rows, writing = console(), list[TesterRow](), threading.Lock()
     with (
         closing(Providers(llm_settings(llm, base_url, prices, "keep"), stopped=budget.out_of_time)) as providers,
         stopping(stop),
@@ -327,11 +331,11 @@ def score_tester(
         if tester != BUILTIN:
             check_coder(providers, tester, dollars)
         if output is not None:
-            write_rows([], output)  # a file that cannot be written costs no call
+            begin_rows(output)
         # It is described in prompts, and not started.
         with oracle_zygote(allow_unconfined) as zygote, closing(make_device("emulated")) as device:
 
-            def scored(selected: Task) -> tuple[TesterRow, Row | None]:
+            def scored(selected: Task) -> TesterRow:
                 meter = budget.task()
                 try:
                     meter.check()
@@ -339,16 +343,17 @@ def score_tester(
                         context = make_oracle_context(selected, oracle.facts(), oracle, device)
                         result, messages = score(context, make_tester(tester, providers, meter), oracle, most)
                 except KernelForgeError as error:
-                    return tester_row(selected.suite, selected.name, None, str(error)), None
-                return tester_row(selected.suite, selected.name, result, ""), scored_tests(selected, result, messages)
+                    return tester_row(selected.suite, selected.name, TesterScore((), ()), str(error))
+                row = scored_tests(selected, result, messages)
+                if output is not None and row is not None:
+                    with writing:
+                        append_row(row, output)
+                return tester_row(selected.suite, selected.name, result, "")
 
-            for row, made in parallel_map(scored, [selected for _, selected in selection.tasks], jobs):
+            for row in parallel_map(scored, [selected for _, selected in selection.tasks], jobs):
                 rows.append(row)
-                training += [] if made is None else [made]
                 if not as_json:
                     out.print(tester_lines(row), soft_wrap=True)
-    if output is not None:
-        write_rows(training, output)
     view = tester_view(tester, rows)
     if as_json:
         print_json(view)

@@ -18,12 +18,13 @@ from kernelforge.cli.support.options import (
     TokensOption,
     UnconfinedOption,
     append_row,
+    begin_rows,
+    budget_of,
     check_coder,
     console,
     llm_settings,
     print_view,
     warn,
-    write_rows,
 )
 from kernelforge.errors import BudgetExhausted, UsageError
 
@@ -59,9 +60,9 @@ def translate(
     from contextlib import closing
 
     from kernelforge.agents import BUILTIN
+    from kernelforge.cli.run import stopping
     from kernelforge.datasets.training import c_translation
     from kernelforge.llm.providers import Providers
-    from kernelforge.records import Budget
     from kernelforge.report.formatting import one_line
     from kernelforge.report.terminal.translation import translation_lines
     from kernelforge.run.budget import RunBudget, StopSignal
@@ -75,13 +76,14 @@ def translate(
     tasks = list(loaded.select(task)) if task else list(loaded.tasks)
     by_name = {task.name: task for task in tasks}
     made: list[Translation] = []
+    err, stop = console(stderr=True), StopSignal()
+    budget = RunBudget(budget_of(None, None, None, tokens, dollars, None), stop=stop)
     if output is not None:
-        if output.is_file() and output.stat().st_size:
-            raise UsageError(f"{output} exists, with rows that were paid for: name a file that does not")
-        write_rows([], output)  # a file that cannot be written costs no call
-    err = console(stderr=True)
-    budget = RunBudget(Budget(tokens=tokens, dollars=dollars), stop=StopSignal())
-    with closing(Providers(llm_settings(llm, base_url, prices, "keep"), stopped=budget.out_of_time)) as providers:
+        begin_rows(output)
+    with (
+        closing(Providers(llm_settings(llm, base_url, prices, "keep"), stopped=budget.out_of_time)) as providers,
+        stopping(stop),
+    ):
         check_coder(providers, coder, dollars)
         try:
             for item in translations(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Final
@@ -11,7 +10,7 @@ from kernelforge.errors import SandboxError, TaskError
 from kernelforge.evaluation.oracle.client import Oracle
 from kernelforge.prediction.operators import OperatorTrace
 from kernelforge.records import Size, SizeFacts, Task
-from kernelforge.tasks.constants import module_constants
+from kernelforge.tasks import parse_task_file
 
 NAMES: Final = ("BATCH", "batch_size")
 """Constants that are a batch: of the suites that ship, and of KernelBench's files."""
@@ -22,7 +21,7 @@ MAX_WEIGHT_BYTES: Final = 128 << 20
 
 def batch_constant(task: Task) -> tuple[str, int] | None:
     """Name and value of the constant that is the task's batch, or None."""
-    constants = module_constants(ast.parse(task.source))
+    constants = parse_task_file(task.source, task.name).constants
     named = ((name, constants.get(name)) for name in NAMES)
     return next(((name, value) for name, value in named if type(value) is int and value > 0), None)
 

@@ -28,7 +28,7 @@ from kernelforge.evaluation.stages.screening import Screen
 from kernelforge.evaluation.stages.tuning import tune
 from kernelforge.evaluation.visible_sizes import Reproduction, VisibleBuild, build, reproduce, with_visible_sizes
 from kernelforge.hardware.specs import DeviceSpec
-from kernelforge.prediction import baseline_time, idle_share, predict_launch_queue, predict_speedup
+from kernelforge.prediction import BaselineTime, baseline_time, idle_share, predict_launch_queue, predict_speedup
 from kernelforge.records import (
     Candidate,
     CheckedSizes,
@@ -37,6 +37,7 @@ from kernelforge.records import (
     Fingerprint,
     Graph,
     InputGenerator,
+    LaunchQueue,
     MeasureSettings,
     Origin,
     Performance,
@@ -247,6 +248,8 @@ class Evaluator:
         self.shared: SharedEvaluations | None = None
         """Evaluations that answer for equal candidates; None where each candidate runs itself."""
         self._unpredictable = False
+        self._eager: tuple[BaselineTime, LaunchQueue | None] | None = None
+        """Predicted time of eager PyTorch and its launches, the same for every candidate."""
         self.generators: tuple[InputGenerator, ...] = ()
         """Generators in force, all of them admitted."""
 
@@ -428,18 +431,21 @@ class Evaluator:
             return performance
         if not Correctness(sizes=tuple(work.checks)).full_size_compared:
             return performance  # the kernel may do nothing there
-        full = self.facts.at("full")
-        try:
-            with work.clock("oracle"):
-                trace = self.oracle.operators(run=is_cheap(full))
-            eager = baseline_time(self.task, full, trace, spec)
-        except (TaskError, SandboxError, ValueError):
-            self._unpredictable = True
-            return performance
+        if self._eager is None:
+            full = self.facts.at("full")
+            try:
+                with work.clock("oracle"):
+                    trace = self.oracle.operators(run=is_cheap(full))
+                time = baseline_time(self.task, full, trace, spec)
+            except (TaskError, SandboxError, ValueError):
+                self._unpredictable = True
+                return performance
+            queue = None
+            with suppress(ValueError):  # of a published time, operators that no other follows from
+                queue = predict_launch_queue(trace, spec)
+            self._eager = time, queue
+        eager, launches = self._eager
         idle = idle_share(spec, result.profile.kernels if result.profile else ())
-        launches = None
-        with suppress(ValueError):  # of a published time, operators that no other follows from
-            launches = predict_launch_queue(trace, spec)
         predicted = predict_speedup(spec, performance.time_us, eager, idle)
         return performance.model_copy(update={"predicted": predicted, "predicted_launches": launches})
 

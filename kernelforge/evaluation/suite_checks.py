@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 from kernelforge.errors import SandboxError, TaskError
-from kernelforge.evaluation.audit.results import TaskAudit
+from kernelforge.evaluation.audit.results import MOST_MUTANTS, TaskAudit
 from kernelforge.evaluation.oracle.client import AdmissionResult, Oracle
 from kernelforge.evaluation.size_search.search import Bounds
 from kernelforge.records import Task, content_hash
@@ -132,10 +132,6 @@ def check_task(
             return AdmissionResult(task=task.name, findings=findings)
     except (TaskError, SandboxError) as error:
         return AdmissionResult(task=task.name, findings=(), error=str(error))
-
-
-MOST_MUTANTS: Final = 60
-"""Mutants of one task that are run, unless more are asked for."""
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from kernelforge.report.views.board import (
     MONEY_DIGITS,
     Result,
     Verified,
+    board_key,
     has_tests,
-    run_result,
     suite_name,
     token_and_dollar_totals,
     translation_scores,
@@ -52,7 +52,7 @@ def make_entry(records: RunRecords, digests: Mapping[str, str], *, by: str, note
                 "by": one_line(by, 80),
                 "note": one_line(note, 500),
                 "run": _facts(records),
-                "key": run_result(records).key,
+                "key": board_key(records),
                 "suite": suite_name(run.config),
                 "suite_digest": run.config.suite_digest,
                 "fingerprints": tuple(
@@ -162,7 +162,9 @@ def entry_result(entry: EntryFile, verified: Verified | None = None) -> Result:
         tokens=None if None in tokens else sum(value for value in tokens if value is not None),
         dollars=None if None in dollars else round(sum(value for value in dollars if value is not None), MONEY_DIGITS),
         tasks=tuple(_summary(run, row) for row in rows),
-        **translation_scores([row.samples for row in rows if row.samples is not None], None),
+        **translation_scores(
+            [row.samples for row in rows if row.samples is not None], None, all_measured=run.measure_top is None
+        ),
     )
 
 

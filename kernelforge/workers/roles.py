@@ -18,7 +18,7 @@ from typing import Literal
 from kernelforge.agents.tester import parse_tests, score_tests, try_tests
 from kernelforge.compile import Compiler
 from kernelforge.compile.cache import packed_build, unpacked_build
-from kernelforge.errors import CandidateError, EvaluationCancelled, UnsupportedError
+from kernelforge.errors import CandidateError, ChildTimeout, EvaluationCancelled, TaskError, UnsupportedError
 from kernelforge.evaluation.evaluator import EvaluationResult, concluded
 from kernelforge.evaluation.oracle.client import KnownTasks, Oracle, OracleFacts
 from kernelforge.evaluation.oracle.shared import SharedOracles
@@ -293,7 +293,7 @@ class CompileWorker:
         """Score the input generators of a Tester's reply on at most ``most`` mutants of a task.
 
         Raises:
-            TaskError: its reference does not run, or wrong answers could earn a reward.
+            TaskError: its reference does not run, wrong answers could earn a reward, or so many take too long.
             EvaluationCancelled: :meth:`interrupt` was called.
         """
         try:
@@ -304,7 +304,10 @@ class CompileWorker:
             oracle.require_admitted()
             inputs = oracle.facts().at("small").inputs
             tests = try_tests(proposed, "reply", task, inputs, oracle)
-            return ScoredTests(tests=tests, mutants=score_tests(tests, inputs, oracle, most).mutants)
+            try:
+                return ScoredTests(tests=tests, mutants=score_tests(tests, inputs, oracle, most).mutants)
+            except ChildTimeout as error:
+                raise TaskError(f"task '{task.name}': {most} faults take too long here: ask for fewer") from error
 
     def interrupt(self) -> bool:
         """End the call in progress within about a second, from another thread; False if there is none.

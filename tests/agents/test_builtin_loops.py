@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from kernelforge.agents.builtin.codegen.render import Rendered, render
@@ -89,6 +91,14 @@ FORMS = {
             outs.append(h)
         return torch.stack(outs[1:]), outs[0], outs[-2], c
 """,
+    "a negative number of the round, and outputs under two shapes": """
+        stacked, joined = [], []
+        for t in range(x.shape[0]):
+            h = torch.tanh(h * (-t - 1)) + self.h2g(h)[:, : h.shape[1]]
+            stacked.append(h)
+            joined.append(h.unsqueeze(1))
+        return torch.stack(stacked), torch.cat(joined, 1)
+""",
     "cells of torch.nn": """
         state, last = torch.zeros_like(h), torch.zeros_like(h)
         for step in x.unbind():
@@ -167,3 +177,29 @@ NO_LOOPS = {
 @pytest.mark.parametrize("form", NO_LOOPS)
 def test_what_is_no_loop_stays_written_out(form: str) -> None:
     assert "loop_begin" not in operators(NO_LOOPS[form])[0]
+
+
+CELL = """
+import torch
+import torch.nn as nn
+B, D, H = 3, 8, 6
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cell = nn.LSTMCell(D, H, dtype=torch.{dtype})
+    def forward(self, x, h, c):
+        return self.cell(x, (h, c))
+def get_inputs():
+    return [torch.randn(*shape, dtype=torch.{dtype}) for shape in ((B, D), (B, H), (B, H))]
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64"])
+def test_a_cell_keeps_its_element_type(dtype: str) -> None:
+    plan = render(trace_source(CELL.format(dtype=dtype), {}), Design(())).plan
+    results = re.search(r"return (\w+), (\w+)", plan)
+    assert results
+    for name in results.groups():
+        assert re.search(rf"^ +{name} = empty\(.*, {dtype}\)$", plan, re.MULTILINE)

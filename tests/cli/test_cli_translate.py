@@ -48,10 +48,21 @@ def test_a_file_that_cannot_be_written_costs_no_call(cli: Callable[..., Done], t
     assert "is a folder: name a file" in done.err
 
 
-def test_rows_that_were_paid_for_are_not_overwritten(cli: Callable[..., Done], tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", [["translate", "--coder", "openai:m"], ["tasks", "score-tester", "core"]])
+def test_rows_that_were_paid_for_are_not_overwritten(
+    command: list[str], cli: Callable[..., Done], tmp_path: Path
+) -> None:
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"a": 1}\n')
-    done = cli("translate", "--coder", "openai:m", "--output", str(rows))
+    done = cli(*command, "--output", str(rows))
     assert done.code == 2
     assert "name a file that does not" in done.err
     assert rows.read_text() == '{"a": 1}\n'
+
+
+def test_a_budget_of_nothing_is_refused(cli: Callable[..., Done], tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    done = cli("translate", "--coder", "openai:m", "--dollars", "0", "--output", str(rows))
+    assert done.code == 2
+    assert "--dollars 0" in done.err
+    assert not rows.exists()

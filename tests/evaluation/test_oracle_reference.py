@@ -216,6 +216,17 @@ def test_large_references_of_other_sizes_are_forgotten_and_constructed_as_before
     assert torch.equal(first.expected[0].reference, redrawn.expected[0].reference)
 
 
+def test_an_outline_is_kept_where_the_reference_itself_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    for limit in ("_FORGOTTEN_WEIGHTS", "LARGE_WEIGHTS"):
+        monkeypatch.setattr(f"kernelforge.evaluation.oracle.worker.reference_runner.{limit}", 16)
+    runner = ReferenceRunner(make_task("self.n(a)", "torch.randn(4, 8)", init="self.n = nn.Linear(8, 8)"))
+    outline, constructed = runner.described("full"), runner.reference("full")
+    assert outline.is_outline
+    runner.make_room("small")
+    assert runner.described("full") is outline
+    assert runner.reference("full") is not constructed
+
+
 FREED = """
 import sys, torch
 from kernelforge.evaluation.oracle.worker import main, torch_device

@@ -61,7 +61,7 @@ def fine_tune(model: PreTrainedModel, data: Dataset) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--samples", type=int, default=1024, help="replies to choose training data from")
-    parser.add_argument("--steps", type=int, default=30, help="steps of GRPO, at least 10")
+    parser.add_argument("--steps", type=int, default=30, help="steps of GRPO")
     options = parser.parse_args()
     count, steps = options.samples, options.steps
     torch.set_num_threads(1)
@@ -76,7 +76,7 @@ def main() -> None:
         print(f"fine-tuned: correct {toy.shares(client, [sampled(model, count)])[0].correct:.2f}")
         for name, start in (("from random weights", toy.model(1)), ("after fine-tuning", model)):
             curve = toy.shares(client, grpo(start, "predicted/1", 1, steps))
-            correct, fast = (sum(column) / 10 for column in zip(*curve[-10:], strict=True))
+            correct, fast = (sum(column) / len(column) for column in zip(*curve[-10:], strict=True))
             print(f"GRPO {name}, {steps} steps: correct {correct:.2f}, of these fast {fast:.2f}", flush=True)
 
 

@@ -149,12 +149,13 @@ def _stream_k(profile: Profile) -> TransformEvidence | None:
     if not kernels:
         return None
     blocks = max(math.prod(kernel.grid) for kernel in kernels)
+    waves = max((item.value for kernel in kernels for item in kernel.metrics if item.name == WAVES), default=0.0)
     why = (
-        f"{GRID} is {blocks:,} block at most in products, which the GPU's multiprocessors share unevenly; "
+        f"{GRID} is {blocks:,} block at most in products and {WAVES} {waves:.2f}; "
         f"{LAUNCHES} is {profile.value(LAUNCHES) or len(profile.kernels):.0f}; {DRAM} is "
         f"{profile.value(DRAM) or profile.roofline.dram_bytes:,.0f} byte"
     )
-    headline = "tiles of products leave multiprocessors idle in the last wave, or their sums pass through memory"
+    headline = "tiles of products may leave multiprocessors idle in the last wave, or their sums pass through memory"
     return TransformEvidence(headline, why, (DRAM, LAUNCHES, f"+{GRID}"))
 
 

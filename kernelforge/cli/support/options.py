@@ -463,6 +463,17 @@ def write_rows(rows: Iterable[BaseModel | Mapping[str, Any]], output: Path) -> N
     write_text("".join(map(_line, rows)), output)
 
 
+def begin_rows(output: Path) -> None:
+    """Make an empty file of JSON lines, so that one that cannot be written costs no call.
+
+    Raises:
+        UsageError: it has rows, or cannot be written.
+    """
+    if output.is_file() and output.stat().st_size:
+        raise UsageError(f"{output} exists, with rows that were paid for: name a file that does not")
+    write_rows([], output)
+
+
 def append_row(row: BaseModel | Mapping[str, Any], output: Path) -> None:
     """Add a line to a file of JSON lines; it is on the disk when this returns.
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import Field, model_validator
 
 from kernelforge.records.base import Record
+
+MOST_MUTANTS: Final = 60
+"""Mutants of one task that are run, by an audit or for a Tester's score, unless another number is given."""
 
 
 class MutantOutcome(Record):

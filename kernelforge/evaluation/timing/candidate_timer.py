@@ -149,8 +149,10 @@ class CandidateTimer:
             return None, ()
         try:
             return eager.launches(), ()
-        except (BaselineError, _OracleRestarted) as error:
+        except BaselineError as error:
             return None, (f"launches: {error}",)
+        except _OracleRestarted as error:
+            return None, (f"launches: the process with the reference ended: {error.__cause__}",)
         finally:
             eager.close()
 

@@ -87,8 +87,14 @@ def launch_table(detail: TaskDetail) -> Table:
         Column("batch", "GPU-bound from", align="right"),
     )
     rows = tuple(
-        (row.title, queue.kernels, f"{number(queue.tklqt_us)} {queue.origin}", queue.bound, row.batch_text)
-        for row, queue in ((row, row.queue) for row in detail.launches)
+        (
+            row.title,
+            row.queue.kernels,
+            f"{number(row.queue.tklqt_us)} {row.queue.origin}",
+            row.queue.bound,
+            row.batch_text,
+        )
+        for row in detail.launches
     )
     return Table("Eager PyTorch at size full: launch and queue time of its kernels (TKLQT)", columns, rows)
 

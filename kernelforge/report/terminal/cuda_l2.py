@@ -75,6 +75,7 @@ def _region_table(results: Sequence[GridResult]) -> Table:
         cells += [f"{result.wins} of {result.shapes}", result.geomean]
     first = results[0]
     title = f"By region: {first.gpu}, sums in {first.accumulator}, {first.mode}, {first.origin}"
+    title += f" ({first.protocol})" if first.protocol else ""
     return Table(title, tuple(columns), tuple(map(tuple, rows.values())))
 
 
@@ -96,7 +97,7 @@ def _kernel_table(
 
 
 def _grid_table(title: str, results: Iterable[GridResult]) -> Table:
-    """A row for each result; what no row has, or what is alike in all, has no column."""
+    """A row for each result; what no row has, has no column."""
     rows = list(results)
     columns = [
         Column("gpu", "GPU"),
@@ -104,15 +105,16 @@ def _grid_table(title: str, results: Iterable[GridResult]) -> Table:
         Column("mode", "mode"),
         Column("baseline", "over"),
         Column("origin", "times"),
-        Column("shapes", "shapes", str, "right"),
-        Column("missing", "missing", str, "right"),
+        Column("protocol", "protocol"),
+        Column("shapes", "shapes", align="right"),
+        Column("missing", "missing", align="right"),
         Column("win_rate", "faster", _share, "right"),
         Column("grid_win_rate", "of all", _share, "right"),
         Column("geomean", "geomean", _ratio, "right"),
         Column("geomean_low", "from", _ratio, "right"),
         Column("geomean_high", "to", _ratio, "right"),
-        Column("clear_wins", "clearly faster", _count, "right"),
-        Column("clear_losses", "clearly slower", _count, "right"),
+        Column("clear_wins", "clearly faster", align="right"),
+        Column("clear_losses", "clearly slower", align="right"),
         Column("mean", "mean", _ratio, "right"),
         Column("least", "least", _ratio, "right"),
     ]
@@ -122,7 +124,7 @@ def _grid_table(title: str, results: Iterable[GridResult]) -> Table:
             Column("faithful_geomean", "their geomean", _ratio, "right"),
         ]
     kept = [column for column in columns if any(getattr(row, column.key) is not None for row in rows)]
-    return Table.of(title, kept, rows, keys=4)
+    return Table.of(title, kept, rows, keys=5)
 
 
 def _ratio(value: float | None) -> str:
@@ -131,7 +133,3 @@ def _ratio(value: float | None) -> str:
 
 def _share(value: float | None) -> str:
     return ABSENT if value is None else f"{value:.1%}"
-
-
-def _count(value: int | None) -> str:
-    return ABSENT if value is None else str(value)

@@ -233,21 +233,18 @@ class TesterView(View):
     """Whether every task has a result."""
 
 
-def tester_row(suite: str, task: str, score: TesterScore | None, error: str) -> TesterRow:
-    """View of a Tester's score on one task; without one, of the error."""
-    tests, counted, rejected = ((), (), ()) if score is None else (score.tests, score.counted, score.rejected)
+def tester_row(suite: str, task: str, score: TesterScore, error: str) -> TesterRow:
+    """View of a Tester's score on one task; of an empty one with the error where there is none."""
     return TesterRow(
         suite=suite,
         task=task,
-        mutants=0 if score is None else len(score.mutants),
-        counted=len(counted),
-        rejected=len(rejected),
-        only_tests=() if score is None else tuple(mutant.mutant for mutant in score.only_tests),
-        score=None if score is None else score.score,
-        missed=tuple(mutant.mutant for mutant in counted if not mutant.by_tests),
-        tests=tuple(
-            ScoredTestRow.of(test, rejected=sum(test.name in mutant.by_tests for mutant in rejected)) for test in tests
-        ),
+        mutants=len(score.mutants),
+        counted=len(score.counted),
+        rejected=len(score.rejected),
+        only_tests=tuple(mutant.mutant for mutant in score.only_tests),
+        score=score.score,
+        missed=tuple(mutant.mutant for mutant in score.counted if not mutant.by_tests),
+        tests=tuple(ScoredTestRow.of(test, rejected=score.rejected_by(test.name)) for test in score.tests),
         error=error,
     )
 

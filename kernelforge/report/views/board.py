@@ -342,24 +342,29 @@ def run_result(records: RunRecords) -> Result:
         dollars=dollars,
         tasks=records.summaries,
         **translation_scores(
-            [sample_counts(records, task) for task in translated(records)], translation_likeness(records)
+            [sample_counts(records, task) for task in translated(records)],
+            translation_likeness(records),
+            all_measured=run.config.measure_top is None,
         ),
     )
 
 
-def translation_scores(counts: Sequence[SampleCounts], alike: Likeness | None) -> dict[str, float | None]:
+def translation_scores(
+    counts: Sequence[SampleCounts], alike: Likeness | None, *, all_measured: bool
+) -> dict[str, float | None]:
     """Scores of samples that translate, as a result has them; none without samples.
 
     Args:
         counts: Of each task with a known translation.
         alike: Likeness of the samples to these.
+        all_measured: Whether each sample was measured; else there is no pass@k, for one that was not is not wrong.
     """
     rate = compile_rate(counts)
     if rate is None:
         return {}
     return {
         "compile_rate": rate,
-        **{f"pass_at_{k}": mean_pass_at(k, counts) for k in (1, 5, 10)},
+        **{f"pass_at_{k}": mean_pass_at(k, counts) if all_measured else None for k in (1, 5, 10)},
         "bleu": alike.bleu if alike else None,
         "codebleu": alike.codebleu if alike else None,
     }

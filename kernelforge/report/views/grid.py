@@ -142,7 +142,8 @@ class _Cell:
 def _cells(records: RunRecords) -> Iterable[tuple[GridGroup, Shape, _Cell]]:
     group_of = _Groups(records)
     for name in records.run.config.tasks:
-        attempts, extents = records.of_task(name), _TASK.fullmatch(name)
+        attempts = [attempt for attempt in records.of_task(name) if not attempt.evaluation.passed_over]
+        extents = _TASK.fullmatch(name)
         if not attempts or extents is None:
             continue
         shape = (int(extents[1]), int(extents[2]), int(extents[3]))
@@ -166,7 +167,7 @@ class _Groups:
 
     def __init__(self, records: RunRecords) -> None:
         self._records = records
-        evaluations = [attempt.evaluation for attempt in records.attempts]
+        evaluations = [attempt.evaluation for attempt in records.attempts if not attempt.evaluation.passed_over]
         fingerprints = [evaluation.fingerprint for evaluation in evaluations]
         self._gpu = next((fingerprint.gpu for fingerprint in fingerprints if fingerprint.gpu), None)
         self._protocol = next((each.performance.protocol for each in evaluations if each.performance), None)

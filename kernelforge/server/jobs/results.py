@@ -614,7 +614,7 @@ def tests_answer(task: str, scored: ScoredTests) -> InputTestsAnswer:
             admitted=test.admitted,
             reason=test.reason,
             sizes=len(test.sizes),
-            rejected=sum(test.name in mutant.by_tests for mutant in score.rejected),
+            rejected=score.rejected_by(test.name),
         )
         for test in score.tests
     ]

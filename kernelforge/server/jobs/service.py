@@ -162,7 +162,7 @@ class JobService:
         self._folder = folder
         self._shares = dict(shares or {})
         self._contexts = EngineAnswers[TaskContext]()
-        self._scored_tests = EngineAnswers[ScoredTests]()
+        self._scored_tests: EngineAnswers[ScoredTests] | None = None
         self._parser = RequestParser(
             self.registry,
             self.settings.policy,
@@ -200,8 +200,10 @@ class JobService:
             await self._engine.start()
             corrections = self._assemble(store)
         except BaseException:
-            await self._engine.close()
-            self._resources.close()
+            try:
+                await self._engine.close()
+            finally:
+                self._resources.close()
             raise
         await self._queue_restored(corrections)
         self._phase = "ready"
@@ -235,7 +237,7 @@ class JobService:
             restored,
             self._require_ready,
         )
-        # The others are for candidates.
+        # Half of the workers of the start; the others are for candidates.
         self._scored_tests = EngineAnswers(at_once=max(1, self._engine.preparing // 2))
         self._retention = Retention(state)
         self._watchers.on_ended(self._follow_stage)
@@ -273,7 +275,8 @@ class JobService:
             await self._completion.close()
         try:
             await self._contexts.close()
-            await self._scored_tests.close()
+            if self._scored_tests is not None:
+                await self._scored_tests.close()
             await self._engine.close()
         finally:
             self._parser.close()
@@ -367,6 +370,7 @@ class JobService:
         registered = self.registry.find(request.task)
         self._submission.count(caller)
         key = f"{registered.digest}/{request.most}/{text_hash(request.completion)}"
+        assert self._scored_tests is not None, "a service that is ready has all of its parts"
         scored = await self._scored_tests.get(
             key, registered.task, lambda: self._engine.score_tests(registered.task, request.completion, request.most)
         )

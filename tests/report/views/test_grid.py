@@ -236,6 +236,7 @@ def test_what_is_not_there_is_said() -> None:
         grid_report([records_of(timed((64, 64, 64), 2.0))], baseline="cutlass")
 
 
+@pytest.mark.timeout(5)
 @pytest.mark.parametrize(
     "piece", ["wmma::accumulator,", "mma.sync", "wgmma.mma_async.", "using ElemAcc =", "/*", "SM80_1x1x"]
 )

@@ -78,12 +78,14 @@ def test_boards_have_the_scores_of_runs_and_of_entries() -> None:
 def test_pass_at_k_is_the_mean_over_tasks_and_missing_where_one_has_fewer_samples() -> None:
     counts = [SampleCounts(judged=10, built=8, right=3), SampleCounts(judged=6, built=6, right=0)]
     assert mean_pass_at(5, counts) == pytest.approx((pass_at_k(10, 3, 5) + 0.0) / 2)
-    scores = translation_scores(counts, None)
+    scores = translation_scores(counts, None, all_measured=True)
     assert scores["compile_rate"] == pytest.approx(14 / 16)
     assert scores["pass_at_1"] == pytest.approx(0.15)
     assert (scores["pass_at_10"], scores["bleu"]) == (None, None)
     assert mean_pass_at(1, [*counts, SampleCounts(judged=0, built=0, right=0)]) is None
-    assert translation_scores([], None) == {}
+    assert translation_scores([], None, all_measured=True) == {}
+    some = translation_scores(counts, None, all_measured=False)
+    assert (some["compile_rate"], some["pass_at_1"]) == (scores["compile_rate"], None)
 
 
 @pytest.mark.parametrize("samples", [{"judged": 2, "built": 1, "right": 2}, {"judged": 10**8, "built": 1, "right": 1}])

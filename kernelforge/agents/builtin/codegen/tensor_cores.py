@@ -144,12 +144,16 @@ def _warpgroup_shapes(rows: int, columns: int) -> list[WarpgroupShape]:
 def _warpgroup_cost(shape: WarpgroupShape, rows: int, columns: int, batch: int, units: int = 0) -> float:
     """Of one term. With ``units``: where the two groups of a cluster share so many tiles for each of their blocks."""
     loaded = shape.rows / shape.across + shape.columns / shape.down
+    waves = -(-_warpgroup_blocks(shape, rows, columns, batch, units) // MULTIPROCESSORS)
+    tile = _WARPGROUP_SHARE * shape.rows * shape.columns + _BALANCE["HALF"] * loaded
+    return max(2, waves) * tile * (units / 2 if units else 1)
+
+
+def _warpgroup_blocks(shape: WarpgroupShape, rows: int, columns: int, batch: int, units: int = 0) -> int:
     groups = -(-rows // (shape.rows * shape.down)) * -(-columns // (shape.columns * shape.across))
     if units:
         groups = 2 * -(-groups // units)
-    waves = -(-groups * shape.down * shape.across * batch // MULTIPROCESSORS)
-    tile = _WARPGROUP_SHARE * shape.rows * shape.columns + _BALANCE["HALF"] * loaded
-    return max(2, waves) * tile * (units / 2 if units else 1)
+    return groups * shape.down * shape.across * batch
 
 
 class Stream(NamedTuple):
@@ -175,13 +179,12 @@ def choose_stream(kind: str, rows: int, columns: int, batch: int, terms: int) ->
     that pass between any blocks of a grid would be written to memory, and wait there for a second launch or for flags:
     a launch takes as long as the last wave loses where it loses much.
     """
-    if kind == "SINGLE":
+    if kind == "SINGLE" or terms % 8:  # rows of operands that no bulk copy reads
         return None
 
     def cost(stream: Stream) -> float:
         shape, units = stream
-        tiles = -(-rows // (shape.rows * shape.down)) * -(-columns // (shape.columns * shape.across))
-        blocks = 2 * -(-tiles // units) * shape.down * shape.across * batch
+        blocks = _warpgroup_blocks(shape, rows, columns, batch, units)
         # Half of a tile's sums, of four bytes each, are written to shared memory, and read by another block.
         exchanged = -(-blocks // MULTIPROCESSORS) * _BALANCE["HALF"] * shape.rows * shape.columns
         return _warpgroup_cost(shape, rows, columns, batch, units) * terms + exchanged

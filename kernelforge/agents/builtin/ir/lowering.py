@@ -28,6 +28,7 @@ from kernelforge.agents.builtin.ir.nodes import (
     Value,
     View,
     literal,
+    operator,
     product,
     round_name,
     small,
@@ -188,7 +189,7 @@ class Lowering:
         return argument
 
     def _operator(self, node: Node, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        op = node.op.removeprefix("aten.").split(".")[0]
+        op = operator(node)
         op = op if op.startswith("__") else op.rstrip("_")
         self.origin = identifier(node.name)
         self.dtype = node.spec.dtype if node.spec is not None else DType.FLOAT32
@@ -332,15 +333,15 @@ class Lowering:
         self._names.add(new)
         return new
 
-    def of_round(self, index: OfRound, extent: Dim = ONE) -> Dim:
-        """An integer of a loop's body as text of the plan; a negative one counts from the end of ``extent``."""
+    def of_round(self, index: OfRound, extent: Dim | None = None) -> Dim:
+        """An integer of a loop's body as text of the plan; with ``extent`` a negative one counts from its end."""
         first: Dim | None = None
-        if index.first < 0 or isinstance(index.first, Size):
+        if extent is not None and (index.first < 0 or isinstance(index.first, Size)):
             before_end = extent.value - index.first if index.first >= 0 else -index.first
             if not isinstance(before_end, Size):
                 first = Dim(f"{extent.text} - {before_end}", extent.value - before_end)
         if first is None:
-            first = self.extent(index.first, extent)
+            first = self.extent(index.first, *(() if extent is None else (extent,)))
         step = literal(index.step) if not isinstance(index.step, Size) else self.extent(index.step)
         if step.text in ("1", "-1"):
             start = "" if first.text == "0" else first.text

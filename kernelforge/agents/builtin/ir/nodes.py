@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from kernelforge.errors import UnsupportedError
-from kernelforge.records import DType
+from kernelforge.records import DType, Node
 
 
 class Size(int):
@@ -93,6 +93,11 @@ class OfRound(NamedTuple):
 
     first: int
     step: int
+
+
+def operator(node: Node) -> str:
+    """Name of a graph node's operator without its overload."""
+    return node.op.removeprefix("aten.").split(".")[0]
 
 
 def small(value: int) -> int:

@@ -16,6 +16,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from kernelforge.agents.builtin.codegen.pointwise import POINTWISE
+from kernelforge.agents.builtin.ir.nodes import operator
 from kernelforge.records import Graph, Node
 
 LEAST_ROUNDS = 3
@@ -53,11 +54,6 @@ def rolled(full: Graph, small: Graph) -> tuple[Graph, Graph]:
     except _NotRolledError:
         return full, small
     return full.model_copy(update={"nodes": by_full}), small.model_copy(update={"nodes": by_small})
-
-
-def operator(node: Node) -> str:
-    """Name of a node's operator without its overload."""
-    return node.op.removeprefix("aten.").split(".")[0]
 
 
 def _outline(nodes: Sequence[Node]) -> list[tuple[str, str]]:
@@ -133,7 +129,6 @@ class _Signatures:
     """Texts that are equal for the same operator of two rounds."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
-        self.nodes = nodes
         self._weights = {node.name for node in nodes if node.kind == "weight"}
         self.outlines = [repr((node.op, node.kind, *self._of(node))) for node in nodes]
         """Without extents, so that they are the same at every size."""
@@ -222,7 +217,7 @@ def _repeats(signatures: Sequence[str], start: int, length: int) -> int:
 
 @dataclass(eq=False)
 class _Loop:
-    """A loop as it is being written."""
+    """Parts of one loop, collected round by round."""
 
     number: int
     region: _Region

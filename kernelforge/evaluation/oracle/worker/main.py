@@ -131,6 +131,9 @@ class _OracleServer:
 
     def answer(self, frame: Frame) -> _Reply:
         operation: Callable[[dict[str, Any], tuple[Blob, ...]], _Reply] = getattr(self, f"_op_{frame.data['op']}")
+        size = frame.data.get("size")
+        if size is not None:
+            self._task.make_room(size["name"] if isinstance(size, dict) else size)
         try:
             data, blobs = operation(frame.data, frame.blobs)
         except torch.OutOfMemoryError as error:
@@ -160,7 +163,6 @@ class _OracleServer:
         return {"sizes": sizes}, []
 
     def _op_trace(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
-        self._task.make_room(data["size"])
         graph = trace_at(self._task.described(data["size"]), data["size"])
         return {"graph": graph.model_dump(mode="json")}, []
 
@@ -179,7 +181,6 @@ class _OracleServer:
         return {"facts": facts.model_dump(mode="json")}, []
 
     def _op_families(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
-        self._task.make_room(data["size"])
         return {"scales": self._task.scales(data["size"])}, []
 
     def _op_scales(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
@@ -189,7 +190,6 @@ class _OracleServer:
     def _op_draw(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
         reckoner = self._task
         size = data["size"]
-        reckoner.make_room(size)
         if data["tiled"]:
             drawn, reference = reckoner.draw_tiles(size, int(data["seed"]))
         else:

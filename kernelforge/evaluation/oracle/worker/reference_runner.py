@@ -178,17 +178,16 @@ class ReferenceRunner:
     def make_room(self, size: str) -> None:
         """Forget references of other sizes whose weights are large, before work at this one.
 
-        A later use constructs them again, without the weights of a draw: call this before a draw alone.
+        A later use constructs them again; the weights of a draw come back by its seed. An outline holds no weights.
         """
-        large = {
-            name
+        large = [
+            (references, name)
             for references in (self._described, self._references)
             for name, reference in references.items()
             if name != size and not reference.is_outline and reference.weight_bytes() > _FORGOTTEN_WEIGHTS
-        }
-        for name in large:
-            self._described.pop(name, None)
-            self._references.pop(name, None)
+        ]
+        for references, name in large:
+            del references[name]
         if large:
             gc.collect()  # a trace of a model leaves objects that refer to each other, and to it
 

@@ -317,6 +317,10 @@ class Slices:
         shapes = [spec.shape for spec in self._facts_of(drawn.size).outputs]
         return _compared(rows, shapes, outputs, selections, got)
 
+    def _reference(self, size: str) -> Reference:
+        self._reckoner.make_room(size)
+        return self._reckoner.reference(size)
+
     @property
     def slicings(self) -> tuple[Slicing, ...]:
         """Axes whose slices stand by themselves, together too; empty where there is none."""
@@ -347,7 +351,7 @@ class Slices:
         for positions in [sliceable, *([at] for at in sliceable if len(sliceable) > 1)]:
             for weighted in (True, False):
                 mean = Mean(tuple(positions), weighted)
-                if positions and all(_is_mean(self._reckoner.reference(name), mean) for name in names):
+                if positions and all(_is_mean(self._reference(name), mean) for name in names):
                     return mean
         return None
 
@@ -359,7 +363,7 @@ class Slices:
         axes = self.slicings[:1]
         scale = self._reckoner.scales("full").get(family, 1.0)
         sizes = (size.name for size in self._reckoner.task.sizes if size.name == "small" or size.is_hidden)
-        return bool(axes) and all(_confirmed(self._reckoner.reference(size), axes, family, scale) for size in sizes)
+        return bool(axes) and all(_confirmed(self._reference(size), axes, family, scale) for size in sizes)
 
     def _search(self) -> None:
         task = self._reckoner.task
@@ -376,7 +380,7 @@ class Slices:
                 continue
             axes = (*self.slicings, slicing)
             scales = [1.0, *(moved.factors - {_FACTORS[0]})]
-            if all(_confirmed(self._reckoner.reference(size), axes, scale=scale) for size in sizes for scale in scales):
+            if all(_confirmed(self._reference(size), axes, scale=scale) for size in sizes for scale in scales):
                 self._found = axes
 
 

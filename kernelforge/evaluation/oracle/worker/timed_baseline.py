@@ -155,9 +155,9 @@ class TimedBaseline:
                     synchronize(self._device)
             file = Path(folder) / "trace.json"
             profiler.export_chrome_trace(str(file))
-            events = json.loads(file.read_text(encoding="utf-8"))["traceEvents"]
+            text = file.read_bytes()
         try:
-            return measured_launch_queue(events)
+            return measured_launch_queue(json.loads(text)["traceEvents"])
         except (ValueError, KeyError, TypeError) as error:
             raise BaselineError(f"its trace cannot be read: {error}") from error
 

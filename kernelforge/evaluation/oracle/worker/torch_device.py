@@ -24,7 +24,7 @@ from kernelforge.errors import TaskError
 from kernelforge.evaluation.oracle.client import GPU_SHARE
 
 _IDLE_BYTES: Final = 1 << 30
-"""Memory that torch keeps for later, above which it is given back when a draw is released."""
+"""Memory that torch or the C library keeps for later, above which it is given back after a draw and at its release."""
 
 HOST: Final = torch.device("cpu")
 
@@ -139,7 +139,7 @@ def free_bytes(device: torch.device) -> int:
 def release_cached_memory(device: torch.device, *, all_of_it: bool = False) -> None:
     """Return memory that torch, or on the host the C library, keeps for later, where it is much: runners need it."""
     if device.type != "cuda":
-        _trim_heap()
+        _trim_heap(0 if all_of_it else _IDLE_BYTES)
         return
     unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     if all_of_it or unused > _IDLE_BYTES:
@@ -166,13 +166,13 @@ class _HeapState(ctypes.Structure):
     )
 
 
-def _trim_heap() -> None:
-    """Give pages back to the system that the C library keeps of freed blocks, where these are much."""
+def _trim_heap(above: int) -> None:
+    """Give pages back to the system that the C library keeps of freed blocks, where these are more than some bytes."""
     library = ctypes.CDLL(None)
     if not hasattr(library, "mallinfo2") or not hasattr(library, "malloc_trim"):
         return  # another C library, or an older one
     library.mallinfo2.restype = _HeapState
-    if library.mallinfo2().free > _IDLE_BYTES:
+    if library.mallinfo2().free > above:
         library.malloc_trim(ctypes.c_size_t(0))
 
 

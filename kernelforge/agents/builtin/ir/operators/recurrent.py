@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from kernelforge.agents.builtin.codegen.pointwise import POINTWISE
 from kernelforge.agents.builtin.ir.lowering import Lowering, lowers
 from kernelforge.agents.builtin.ir.nodes import (
     Loop,
@@ -64,7 +65,7 @@ for _cell in ("lstm", "gru", "rnn_tanh", "rnn_relu"):
     _register(_cell)
 
 
-_SIGMOID = "1.0f / (1.0f + exp(-({})))"
+_sigmoid = POINTWISE["sigmoid"]
 
 
 def _gates(lo: Lowering, x: Value, hidden: Value, weights: Sequence[Value]) -> tuple[Value, Value]:
@@ -77,18 +78,18 @@ def _gates(lo: Lowering, x: Value, hidden: Value, weights: Sequence[Value]) -> t
 @lowers("lstm_cell")
 def _lstm_cell(lo: Lowering, x: Value, states: Sequence[Value], *weights: Value) -> list[Value]:
     hidden, cells = states
+    lo.dtype = x.dtype  # the node has several results, and no element type of its own
     sums = lo.pointwise("{0} + {1}", *_gates(lo, x, hidden, weights))
     taken, forgotten, fresh, emitted = chunk(lo, sums, 4, 1)
-    template = f"{_SIGMOID.format('{0}')} * {{1}} + {_SIGMOID.format('{2}')} * tanh({{3}})"
-    cells = lo.pointwise(template, forgotten, cells, taken, fresh)
-    return [lo.pointwise(f"{_SIGMOID.format('{0}')} * tanh({{1}})", emitted, cells), cells]
+    cells = lo.pointwise(f"{_sigmoid('{0}')} * {{1}} + {_sigmoid('{2}')} * tanh({{3}})", forgotten, cells, taken, fresh)
+    return [lo.pointwise(f"{_sigmoid('{0}')} * tanh({{1}})", emitted, cells), cells]
 
 
 @lowers("gru_cell")
 def _gru_cell(lo: Lowering, x: Value, hidden: Value, *weights: Value) -> Value:
     of_input, of_hidden = (chunk(lo, gates, 3, 1) for gates in _gates(lo, x, hidden, weights))
     reset, update = (
-        lo.pointwise(_SIGMOID.format("{0} + {1}"), *pair) for pair in zip(of_input[:2], of_hidden[:2], strict=True)
+        lo.pointwise(_sigmoid("({0} + {1})"), *pair) for pair in zip(of_input[:2], of_hidden[:2], strict=True)
     )
     fresh = lo.pointwise("tanh({0} + {1} * {2})", of_input[2], reset, of_hidden[2])
     return lo.pointwise("{0} + {1} * ({2} - {0})", fresh, update, hidden)
@@ -125,7 +126,7 @@ def _loop_end(
     Returns:
         What ``lasts`` are after the loop, then ``collected`` with a leading axis over the rounds.
     """
-    begin, end = (tuple(_in_memory(lo, value, StoredTensor) for value in values) for values in (starts, ends))
+    begin, end = (tuple(_in_memory(lo, value, or_leaf=True) for value in values) for values in (starts, ends))
     of_last, of_all = ([_in_memory(lo, value) for value in values] for values in (lasts, collected))
     loop = Loop(
         (), DType.INT32, lo.rounds, lo.round, lo.states, begin, end, tuple(dict.fromkeys(of_last)),
@@ -135,28 +136,28 @@ def _loop_end(
     loop.lasts, loop.collected = (
         tuple(base for base in bases if base in varying) for bases in (loop.lasts, loop.collected)
     )
+    # One result of each, however many nodes have its elements.
+    last = {
+        base: LoopResult(base.shape, base.dtype, loop, position, False, origin=f"{base.origin}_last")
+        for position, base in enumerate(loop.lasts)
+    }
+    every = {
+        base: LoopResult((lo.rounds, *base.shape), base.dtype, loop, position, True, origin=f"{base.origin}_all")
+        for position, base in enumerate(loop.collected)
+    }
     results: list[Value] = []
     for value, base in zip(lasts, of_last, strict=True):
-        if base in varying:
-            last = LoopResult(base.shape, base.dtype, loop, loop.lasts.index(base), False, origin=f"{base.origin}_last")
-            value = lo.reshape(last, value.shape)
-        results.append(value)
+        results.append(lo.reshape(last[base], value.shape) if base in last else value)
     for value, base in zip(collected, of_all, strict=True):
         shape = (lo.rounds, *value.shape)
-        if base in varying:
-            position = loop.collected.index(base)
-            all_rounds = (lo.rounds, *base.shape)
-            every = LoopResult(all_rounds, base.dtype, loop, position, True, origin=f"{base.origin}_all")
-            results.append(lo.reshape(every, shape))
-        else:
-            results.append(lo.expand(lo.insert(value, 0), shape))
+        results.append(lo.reshape(every[base], shape) if base in every else lo.expand(lo.insert(value, 0), shape))
     return results
 
 
-def _in_memory(lo: Lowering, value: Value, *other: type[StoredTensor]) -> Value:
-    """A value that is stored, or one of ``other`` that is contiguous, with the same elements in the same order."""
+def _in_memory(lo: Lowering, value: Value, *, or_leaf: bool = False) -> Value:
+    """A value that is computed, or with ``or_leaf`` a contiguous input or state, with the same elements in order."""
     base = unshaped(value)
-    if computes(base) or (isinstance(base, other) and isinstance(base, StoredTensor) and base.is_contiguous):
+    if computes(base) or (or_leaf and isinstance(base, StoredTensor) and base.is_contiguous):
         return base
     return lo.pointwise("{0}", value, dtype=value.dtype)
 
