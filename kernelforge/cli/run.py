@@ -462,10 +462,10 @@ def print_estimate(config: RunConfig, results: Path) -> None:
     """Print the estimate of a run. Runs the references, but calls no agent and journals nothing."""
     from rich.table import Table
 
-    from kernelforge.run.budget import estimate
+    from kernelforge.run.budget import SAMPLED_PROMPTS, estimate
     from kernelforge.run.runner import task_contexts
 
-    estimated = estimate(config, task_contexts(config), _earlier(results))
+    estimated = estimate(config, task_contexts(config, SAMPLED_PROMPTS), _earlier(results))
     table = Table(box=None)
     for name in ("agent", "model", "calls", "tokens in", "tokens out", "dollars", "tokens a reply"):
         table.add_column(name, overflow="fold", justify="left" if name in ("agent", "model") else "right")
@@ -482,7 +482,9 @@ def print_estimate(config: RunConfig, results: Path) -> None:
         if estimated.dollars is None
         else f"${estimated.dollars:,.2f}"
     )
-    out.print(f"\nAt most, over {len(config.tasks)} tasks: {estimated.tokens:,} tokens, dollars {total}")
+    sample = len(config.tasks) > estimated.sampled
+    bound = f"About (prompts of {estimated.sampled} tasks were measured)" if sample else "At most"
+    out.print(f"\n{bound}, over {len(config.tasks)} tasks: {estimated.tokens:,} tokens, dollars {total}")
     out.print(
         f"At most {estimated.evaluations:,} evaluations (tuned children not counted), about "
         f"{estimated.evaluation_seconds:,.0f} s of one core ({estimated.evaluation_basis})"

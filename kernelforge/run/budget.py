@@ -235,6 +235,8 @@ class TaskBudget:
         self._run._account.evaluations += count
 
 
+SAMPLED_PROMPTS = 32
+"""Tasks whose prompts an estimate reads; each takes 0.1 s and up, and suites have up to a thousand."""
 ASSUMED_CODER_REPLY = 6000
 """Output tokens of a Coder's reply, reasoning included, when no earlier run tells."""
 ASSUMED_JUDGE_REPLY = 1500
@@ -264,6 +266,8 @@ class Estimate(NamedTuple):
     """A whole run's estimate."""
 
     agents: tuple[AgentEstimate, ...]
+    sampled: int
+    """Tasks whose prompts were measured: all of them, or a sample."""
     evaluations: int
     round: int
     """Evaluations of a task's first round."""
@@ -289,12 +293,13 @@ def estimate(config: RunConfig, contexts: Iterable[TaskContext], earlier: Iterab
     """Estimate a run.
 
     Args:
-        contexts: one per task of the run.
+        contexts: those of the run's tasks, or of a sample of them, whose mean prompt then stands for every task.
         earlier: attempts of earlier runs.
     """
     first = [
         estimate_tokens(coder_prompt(CoderRequest(context, Operator.SEED, None, None, ())).text) for context in contexts
     ]
+    tasks, prompt = len(config.tasks), mean(first)
     seen = list(earlier)
     strategy = STRATEGIES[config.strategy]
     rounds = config.budget.rounds or strategy.default_rounds(strategy.Options.model_validate(config.options))
@@ -303,17 +308,18 @@ def estimate(config: RunConfig, contexts: Iterable[TaskContext], earlier: Iterab
     for position, spec in enumerate(coders):
         own_rounds = len(range(position, rounds, len(coders)))
         later = own_rounds - (1 if position == 0 else 0)
-        tokens = sum(own_rounds * size + later * ASSUMED_CANDIDATE for size in first)
-        agents.append(_agent(config, "coder", spec, own_rounds * len(first), tokens, ASSUMED_CODER_REPLY, seen))
+        tokens = round(tasks * (own_rounds * prompt + later * ASSUMED_CANDIDATE))
+        agents.append(_agent(config, "coder", spec, own_rounds * tasks, tokens, ASSUMED_CODER_REPLY, seen))
     if strategy.uses_judge:
         calls = rounds - 1
-        tokens = sum(calls * (size + ASSUMED_CANDIDATE) for size in first)
-        agents.append(_agent(config, "judge", config.judge, calls * len(first), tokens, ASSUMED_JUDGE_REPLY, seen))
+        tokens = round(tasks * calls * (prompt + ASSUMED_CANDIDATE))
+        agents.append(_agent(config, "judge", config.judge, calls * tasks, tokens, ASSUMED_JUDGE_REPLY, seen))
     if config.tester is not None:
-        agents.append(_agent(config, "tester", config.tester, len(first), sum(first), ASSUMED_JUDGE_REPLY, seen))
+        tokens = round(tasks * prompt)
+        agents.append(_agent(config, "tester", config.tester, tasks, tokens, ASSUMED_JUDGE_REPLY, seen))
     if config.writes_lessons:
-        tokens = sum(size + ASSUMED_CANDIDATE for size in first)
-        agents.append(_agent(config, "reflexion", config.judge, len(first), tokens, ASSUMED_JUDGE_REPLY, seen))
+        tokens = round(tasks * (prompt + ASSUMED_CANDIDATE))
+        agents.append(_agent(config, "reflexion", config.judge, tasks, tokens, ASSUMED_JUDGE_REPLY, seen))
     devices = config.device.split(",")
     assumed = ASSUMED_EVALUATION_SECONDS
     if devices[0].startswith("cuda"):
@@ -322,9 +328,10 @@ def estimate(config: RunConfig, contexts: Iterable[TaskContext], earlier: Iterab
         sum(attempt.evaluation.seconds.values()) for attempt in seen if attempt.evaluation.fingerprint.device in devices
     ]
     size = _first_round(config, rounds)
-    evaluations, measured = rounds * len(first), len(first) * _measured(config, rounds, size)
+    evaluations, measured = rounds * tasks, tasks * _measured(config, rounds, size)
     total = Estimate(
         tuple(agents),
+        len(first),
         evaluations,
         size,
         measured,

@@ -374,15 +374,20 @@ def cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def task_contexts(config: RunConfig) -> list[TaskContext]:
+def task_contexts(config: RunConfig, most: int | None = None) -> list[TaskContext]:
     """The task contexts of a run. Runs the references; calls no agent and stores nothing.
+
+    Args:
+        most: with more tasks than that, at least 2, this many are used: the first, the last and evenly between.
 
     Raises:
         TaskError: a reference does not run.
     """
-    contexts = []
+    contexts, tasks = [], _load_tasks(config)
+    if most is not None and len(tasks) > most:
+        tasks = [tasks[position * (len(tasks) - 1) // (most - 1)] for position in range(most)]
     with _open_pool(config.model_copy(update={"jobs": 1, "measure": MeasureSettings()}), lambda message: None) as pool:
-        for task in _load_tasks(config):
+        for task in tasks:
             evaluator = pool.evaluator(task)
             with closing(evaluator):
                 contexts.append(make_task_context(evaluator, config.language))

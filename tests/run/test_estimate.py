@@ -157,3 +157,12 @@ def test_of_each_round_no_more_are_measured_than_asked_for(
     saved = everything.evaluation_seconds - some.evaluation_seconds
     each = everything.evaluation_seconds / rounds
     assert saved == pytest.approx((rounds - measured) * (each - ASSUMED_EVALUATION_SECONDS))
+
+
+def test_of_many_tasks_a_sample_of_prompts_stands_for_all() -> None:
+    tasks = ("gelu", "swish", "rmsnorm", "transpose")
+    assert [context.task.name for context in task_contexts(config(tasks=tasks), most=2)] == ["gelu", "transpose"]
+    single, four = estimated(), estimate(config(tasks=tasks), [brief()], ())
+    assert (four.sampled, four.evaluations) == (1, 20)
+    assert [agent.calls for agent in four.agents] == [20, 16]
+    assert four.tokens == 4 * single.tokens
