@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from kernelforge.candidate.assembly import assemble
+from kernelforge.candidate.plan_language.functions import PROVIDED
 from kernelforge.candidate.plan_language.interpreter import Machine, PendingLaunch, PlanLimits
 from kernelforge.candidate.plan_language.lexer import chosen_first, normalise, read
 from kernelforge.candidate.plan_language.scope import UNBOUND
@@ -149,8 +150,11 @@ class Plan:
         forward = self._program.forward
         names, needed = forward.parameters, len(forward.parameters) - len(forward.defaults)
         if not needed <= len(inputs) <= len(names):
+            there = [name for name in names if name in PROVIDED]
+            hint = f"; {' and '.join(there)} can be used without being parameters" if there else ""
             raise Fault(
-                f"forward takes {len(names)} arguments ({', '.join(names)}), the task gives {len(inputs)}", forward.line
+                f"forward takes {len(names)} arguments ({', '.join(names)}), the task gives {len(inputs)}{hint}",
+                forward.line,
             )
         values = [machine.take_input(value, names[position], position) for position, value in enumerate(inputs)]
         machine.begin("forward")

@@ -450,6 +450,11 @@ def test_the_number_of_inputs_must_match(inputs: tuple[TensorSpec, ...]) -> None
         parse_plan(text).resolve(inputs, {}, {})
 
 
+def test_weights_are_no_parameter_of_forward() -> None:
+    with pytest.raises(PlanError, match="w and attrs can be used without being parameters"):
+        parse_plan("def forward(x, w, attrs):\n    out = empty_like(x)\n" + TAIL).resolve((X,), {}, {})
+
+
 TUNES = [
     ("# tune: A = ", "a tune line reads"),
     ("# tune: A = 1 | x", "a tune line reads"),

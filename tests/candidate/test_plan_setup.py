@@ -239,6 +239,13 @@ def test_a_setup_that_forward_does_not_use_is_refused() -> None:
     assert caught.value.line == 3
 
 
+def test_what_setup_returns_is_no_parameter_of_forward() -> None:
+    text = "def setup(w):\n    return zeros(4)\ndef forward(x, prepared):\n    return prepared\n"
+    with pytest.raises(CandidateError, match="prepared can be used without a parameter") as caught:
+        resolve(text)
+    assert caught.value.line == 3
+
+
 def test_a_forward_that_only_prepares_is_refused() -> None:
     with pytest.raises(CandidateError, match="the plan launches no kernel"):
         resolve(

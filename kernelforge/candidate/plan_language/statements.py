@@ -191,7 +191,10 @@ def _check_prepared(routines: dict[str, Routine]) -> None:
     for routine in _reached(setup, routines):
         if routine.prepared_line is not None:
             raise Fault("prepared is what setup returns; setup itself cannot read it", routine.prepared_line)
-    if all(routine.prepared_line is None for routine in _reached(routines["forward"], routines)):
+    forward = routines["forward"]
+    if "prepared" in forward.parameters:
+        raise Fault("forward takes the task's inputs alone; prepared can be used without a parameter", forward.line)
+    if all(routine.prepared_line is None for routine in _reached(forward, routines)):
         raise Fault("setup is not used: forward does not read prepared", setup.line)
 
 
