@@ -16,7 +16,7 @@ from typing import Final, Literal, NamedTuple
 from pydantic import Field, ValidationError
 
 from kernelforge.candidate.reply import code_blocks
-from kernelforge.errors import CandidateError, KernelForgeError, UsageError
+from kernelforge.errors import CandidateError, KernelForgeError, UnsupportedError, UsageError
 from kernelforge.evaluation.pool import EvaluatorPool
 from kernelforge.llm.base import Answerer, Prompt, Question
 from kernelforge.llm.rate_limits import estimate_tokens
@@ -24,11 +24,13 @@ from kernelforge.metrics.codebleu import uncommented
 from kernelforge.records import Candidate, Evaluation, Message, Verdict, content_hash, first_fault
 from kernelforge.records.base import Record
 from kernelforge.records.task import MAX_SOURCE_BYTES
-from kernelforge.study.entries import c_entry, code_of, cuda_entry
+from kernelforge.study.entries import c_entry, code_of, cuda_entry, host_program_entry
+from kernelforge.study.host_programs import HostProgram, read_host_program
 from kernelforge.study.kernels import KERNELS, Form, StudyKernel
 from kernelforge.study.programming_models import ASKABLE, MODELS, programming_model
 from kernelforge.study.signatures import Underivable, device_code, entry_function, entry_kernel, is_cpp
 from kernelforge.translation.evaluator import CEvaluators, CLanguage
+from kernelforge.translation.launcher import KernelLauncher
 from kernelforge.utils.closing import Closing
 
 ASSUMED_REPLY: Final = 1000
@@ -229,17 +231,41 @@ class StudyJudge(Closing):
             return _judgement(used, evaluations)
         except Underivable as error:
             return Judgement(used, "not judged", reason=f"no call could be derived: {error}")
+        except UnsupportedError as error:
+            return Judgement(used, "not judged", reason=f"the device cannot run it: {error}")
         except ValidationError as error:
             return Judgement(used, "not judged", reason=f"it is no candidate: {first_fault(error)}")
 
     def _on_device(self, kernel: StudyKernel, code: str) -> Iterator[tuple[str, Evaluation]]:
         text, unit = device_code(code)
+        try:
+            program = read_host_program(code, unit, kernel.names)
+            forms = [] if program is None else kernel.forms(program.function)
+        except Underivable:
+            if len(unit.kernels) != 1:
+                raise
+            program = None  # its kernel is judged alone
+        if program is not None:
+            yield from self._with_host(program, forms, uncommented(text))
+            return
         function = entry_kernel(unit, kernel.names)
         for form in kernel.forms(function):
             candidate = cuda_entry(uncommented(text), function, form)
             with self._pool.evaluators.using(form.task) as evaluator:
                 seed = self._seed_of(form, candidate)
                 yield form.text, evaluator.evaluate(candidate, seed=seed, profile=False).evaluation
+
+    def _with_host(self, program: HostProgram, forms: Sequence[Form], device: str) -> Iterator[tuple[str, Evaluation]]:
+        """Run the host's part in the jail of C functions, and its kernels on the device."""
+        pool = self._pool
+        with KernelLauncher(pool.compiler, pool.device, pool.fingerprint, device, program.kernels) as launcher:
+            for form in forms:
+                candidate = host_program_entry(program, form)
+                with pool.hold_gpu(pool.device, form.task):
+                    result = self._hosts.evaluate(
+                        form.task, candidate, seed=self._seed_of(form, candidate), language="cuda", launcher=launcher
+                    )
+                yield form.text, result.evaluation
 
     def _in_jail(self, kernel: StudyKernel, code: str, label: str) -> Iterator[tuple[str, Evaluation]]:
         cpp = is_cpp(code, label)

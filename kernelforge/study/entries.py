@@ -12,6 +12,7 @@ from typing import Final
 
 from kernelforge.candidate.reply import CodeBlock
 from kernelforge.records import Candidate
+from kernelforge.study.host_programs import HostProgram
 from kernelforge.study.kernels import Form
 from kernelforge.study.signatures import Function, Parameter, Underivable
 from kernelforge.translation.evaluator import c_candidate
@@ -88,6 +89,38 @@ def c_entry(code: str, function: Function, form: Form, *, cpp: bool) -> Candidat
     lines = [f"{linkage}{form.declaration} {{", *before, call, *after, "}"]
     head = "#include <stdlib.h>\n#include <string.h>\n" + ("#include <vector>\n" if cpp else "")
     return c_candidate("\n".join([f"{head}#line 1", code, *lines, ""]))
+
+
+def host_program_entry(program: HostProgram, form: Form) -> Candidate:
+    """A candidate of lane ``c`` that calls a host program, with its arrays in device memory where it takes them so."""
+    function = program.function
+    before, after = [], []
+    if form.solver:
+        before.append(_SOLVER_C.format(real=form.real))
+        after.append("    for (int i = 0; i < n; i++) out[i] = (float)x[i];")
+    if form.start:
+        before.append(f"    memcpy(out, {form.start}, sizeof({form.real}) * {_extent(form, 'out')});")
+    values: dict[str, str] = {}
+    if bad := next((item for item in function.parameters if item.kind in ("rows", "vector", "matrix")), None):
+        raise Underivable(f"the parameter `{bad.name}` of `{function.name}` cannot be passed to a host program")
+    if program.device_memory:
+        result = "x" if form.solver else "out"
+        allocate = "cudaMallocManaged" if program.managed else "cudaMalloc"
+        for item, value in zip(function.parameters, form.values, strict=True):
+            if item.kind not in ("array", "index"):
+                continue
+            values[item.name], kind = f"d_{value}", item.real or "int"
+            count = f"sizeof({kind}) * {_extent(form, value)}"
+            before += [
+                f"    {kind} *d_{value};",
+                f"    {allocate}(&d_{value}, {count});",
+                f"    cudaMemcpy(d_{value}, {value}, {count}, cudaMemcpyHostToDevice);",
+            ]
+            if value == result:
+                after.insert(0, f"    cudaMemcpy({value}, d_{value}, {count}, cudaMemcpyDeviceToHost);")
+    call = f"    {_call(form, function, values, typed=True)}"
+    lines = [f'extern "C" {form.declaration} {{', *before, call, *after, "}"]
+    return c_candidate("\n".join([program.source, *lines, ""]))
 
 
 def _rows_of(item: Parameter, value: str, first: str, second: str) -> list[str]:

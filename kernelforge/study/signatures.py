@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import Final, Literal, NamedTuple
 
+from kernelforge.modelnew.convert.cpp_units import HostFunction, Unit, read_unit
 from kernelforge.modelnew.convert.cpp_units import Parameter as Declared
-from kernelforge.modelnew.convert.cpp_units import Unit, read_unit
 
 Real = Literal["float", "double"]
 Kind = Literal["array", "rows", "vector", "matrix", "index", "int", "real"]
@@ -107,7 +107,15 @@ def entry_function(code: str, names: re.Pattern[str]) -> Function:
         raise Underivable("its only function is main" if only_main else "it defines no function that can be read")
     if len(hosts) > 1 and not named:
         raise Underivable(f"it has several functions, none with the kernel's name: {', '.join(h.name for h in hosts)}")
-    host = named[-1] if named else hosts[0]
+    return host_function(named[-1] if named else hosts[0], unit)
+
+
+def host_function(host: HostFunction, unit: Unit) -> Function:
+    """A function of the host, by its parameters.
+
+    Raises:
+        Underivable: it returns its result, or a parameter has no role.
+    """
     returns = [word for word in host.returns if word not in ("template", "__host__")]
     if returns != ["void"] and not set(returns) <= _INTEGERS | {"double", "float", "bool"}:
         raise Underivable(f"`{host.name}` returns its result, and only results in arguments are compared")

@@ -11,13 +11,13 @@ import platform
 import shutil
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cache
 from importlib.metadata import version
 from typing import Any, Final, Literal
 
-from kernelforge.errors import SandboxError, TaskError
+from kernelforge.errors import SandboxError, TaskError, UnsupportedError
 from kernelforge.evaluation.evaluator import EVALUATOR_VERSION, EvaluationResult, concluded
 from kernelforge.evaluation.oracle.client import DrawHandle, Oracle
 from kernelforge.evaluation.pool import WARM_BYTES, WarmEvaluators
@@ -40,6 +40,8 @@ from kernelforge.sandbox import Zygote, select_tier
 from kernelforge.sandbox.policy import Limits
 from kernelforge.sandbox.shared_memory import Blob
 from kernelforge.tasks import parse_task_file, size_source
+from kernelforge.translation.host_runtime import MAX_DEVICE_BYTES
+from kernelforge.translation.launcher import KernelLauncher
 from kernelforge.translation.signature import ELEMENTS, Signature, numbers, read_signature
 from kernelforge.utils.closing import Closing
 from kernelforge.version import __version__
@@ -47,13 +49,19 @@ from kernelforge.version import __version__
 C_VERSION: Final = f"{EVALUATOR_VERSION}+c.1"
 """What a fingerprint gives as the evaluator; changes whenever a verdict of this lane could."""
 
-CLanguage = Literal["c", "cpp"]
-"""Language of a candidate's source."""
+CLanguage = Literal["c", "cpp", "cuda"]
+"""Language of a candidate's source; ``cuda`` is a host program, whose kernels a :class:`KernelLauncher` runs."""
+
+Launch = Callable[[Mapping[str, Any], Sequence[Blob]], Sequence[Blob]]
+"""Runs a kernel that a host program launched, on the contents of its memory; returns the new contents."""
 
 LIMITS: Final = Limits(
     wall_s=60.0, cpu_s=900.0, memory_bytes=4 << 30, tmp_bytes=64 << 20, processes=16, file_bytes=32 << 20
 )
 """Of one candidate's process."""
+
+
+_MOST_TEXT = 2000
 
 
 def c_candidate(text: str) -> Candidate:
@@ -88,11 +96,32 @@ class CChild(ModelNewChild):
         self._call(request, (), self._build_s)
 
     def call(
-        self, arguments: Sequence[dict[str, Any]], inputs: Sequence[Blob], *, poison: int, at_end: bool
+        self,
+        arguments: Sequence[dict[str, Any]],
+        inputs: Sequence[Blob],
+        *,
+        poison: int,
+        at_end: bool,
+        launch: Launch | None = None,
     ) -> tuple[Blob, ...]:
-        """Call the function once; returns the arrays that it writes."""
+        """Call the function once; returns the arrays that it writes.
+
+        Args:
+            launch: runs the kernels of a host program.
+
+        Raises:
+            UnsupportedError: a host program launches what no device here can run.
+        """
         request = {"op": "run", "arguments": list(arguments), "poison": poison, "at_end": at_end}
-        return self._call(request, inputs, self._run_s).blobs
+        deadline = time.monotonic() + self._run_s
+        frame = self._call(request, inputs, self._run_s)
+        while launch is not None and ("launch" in frame.data or "unsupported" in frame.data):
+            if "unsupported" in frame.data:
+                raise UnsupportedError(str(frame.data["unsupported"])[:_MOST_TEXT])
+            if time.monotonic() > deadline:
+                raise ModelNewFault("timeout", f"no end of its launches within {self._run_s:g} s")
+            frame = self._call({"op": "launched"}, launch(frame.data["launch"], frame.blobs), self._run_s)
+        return frame.blobs
 
 
 class CEvaluator:
@@ -137,7 +166,13 @@ class CEvaluator:
         return self.oracle.held_bytes()
 
     def evaluate(
-        self, candidate: Candidate, *, seed: int, full: bool = True, language: CLanguage = "c"
+        self,
+        candidate: Candidate,
+        *,
+        seed: int,
+        full: bool = True,
+        language: CLanguage = "c",
+        launcher: KernelLauncher | None = None,
     ) -> EvaluationResult:
         """Run the cascade. There is no profile and no time.
 
@@ -146,10 +181,12 @@ class CEvaluator:
             seed: the secret from which every draw of inputs is derived.
             full: whether the full size is compared, where the reference is cheap there.
             language: of its source; C++ defines the function with C linkage.
+            launcher: runs the kernels of a CUDA host program.
 
         Raises:
             ValueError: the candidate is of another lane.
             TaskError: the task cannot be judged, or wrong answers to it could earn a reward.
+            UnsupportedError: a host program launches what the device cannot run.
         """
         if candidate.lane != "c":
             raise ValueError("this evaluator takes candidates of lane 'c'")
@@ -158,16 +195,30 @@ class CEvaluator:
         failure: StageFailed | None = None
         self.oracle.renew()
         try:
-            self._cascade(candidate, work, full, language)
+            self._cascade(candidate, work, full, language, launcher)
         except StageFailed as caught:
             failure = caught
         seconds = time.perf_counter() - start
-        return EvaluationResult(concluded(candidate, self.task, self.fingerprint, work, failure, seconds), None)
+        fingerprint = self.fingerprint if launcher is None else launcher.fingerprint
+        return EvaluationResult(concluded(candidate, self.task, fingerprint, work, failure, seconds), None)
 
-    def _cascade(self, candidate: Candidate, work: EvaluationState, full: bool, language: CLanguage) -> None:
+    def _cascade(
+        self,
+        candidate: Candidate,
+        work: EvaluationState,
+        full: bool,
+        language: CLanguage,
+        launcher: KernelLauncher | None,
+    ) -> None:
         with work.clock("oracle"):
             self.oracle.require_admitted()
-        limits = Limits(**{**vars(LIMITS), "reply_bytes": reply_bytes(self.facts.sizes)})
+        most = reply_bytes(self.facts.sizes)
+        launch: Launch | None = None
+        if launcher is not None:
+            with work.clock("build"):
+                launcher.build()
+            launch, most = launcher.launch, most + MAX_DEVICE_BYTES
+        limits = Limits(**{**vars(LIMITS), "reply_bytes": most})
         with CChild(self._zygote, "cpu", limits, build_s=self._build_s, run_s=self._run_s) as child:
             try:
                 with work.clock("build"):
@@ -176,9 +227,9 @@ class CEvaluator:
                 raise StageFailed(VERDICTS[fault.kind], "compile", str(fault)) from fault
             work.started = time.perf_counter()
             for size in sorted(self.task.sizes, key=lambda size: (size.name == "full", size.is_hidden)):
-                self._check_size(child, size, work, full)
+                self._check_size(child, size, work, full, launch)
 
-    def _check_size(self, child: CChild, size: Size, work: EvaluationState, full: bool) -> None:
+    def _check_size(self, child: CChild, size: Size, work: EvaluationState, full: bool, launch: Launch | None) -> None:
         facts = self.facts.at(size.name)
         if size.name == "full" and not (full and is_cheap(facts)):
             why = "the reference takes too long there to be run for each candidate" if full else "it was left out"
@@ -190,11 +241,18 @@ class CEvaluator:
         worst = 0.0
         for turn, family in enumerate((families[0], *families)):
             with work.drawn(self.oracle, size, family, turn) as draw:
-                worst = max(worst, self._run_and_compare(child, size, facts, draw, turn, work))
+                worst = max(worst, self._run_and_compare(child, size, facts, draw, turn, work, launch))
         work.checks.append(SizeCheck(size=size.name, status="passed", families=families, error=worst))
 
     def _run_and_compare(
-        self, child: CChild, size: Size, facts: SizeFacts, draw: DrawHandle, turn: int, work: EvaluationState
+        self,
+        child: CChild,
+        size: Size,
+        facts: SizeFacts,
+        draw: DrawHandle,
+        turn: int,
+        work: EvaluationState,
+        launch: Launch | None,
     ) -> float:
         """Call on one draw; returns the error as a multiple of the tolerance."""
         if time.perf_counter() - work.started > EVALUATION_SECONDS:
@@ -202,7 +260,7 @@ class CEvaluator:
         arguments, inputs = self._arguments(size, facts, draw)
         try:
             with work.clock("run"):
-                outputs = child.call(arguments, inputs, poison=POISONS[turn % 2], at_end=turn % 2 == 0)
+                outputs = child.call(arguments, inputs, poison=POISONS[turn % 2], at_end=turn % 2 == 0, launch=launch)
         except ModelNewFault as fault:
             work.fail(VERDICTS[fault.kind], size, draw.family, _reason(fault))
         if [len(output) for output in outputs] != [spec.numel * spec.dtype.itemsize for spec in facts.outputs]:
@@ -291,15 +349,23 @@ class CEvaluators(Closing):
         return CEvaluator(task, Oracle(self._oracles, task), self._candidates, self.fingerprint)
 
     def evaluate(
-        self, task: Task, candidate: Candidate, *, seed: int, full: bool = True, language: CLanguage = "c"
+        self,
+        task: Task,
+        candidate: Candidate,
+        *,
+        seed: int,
+        full: bool = True,
+        language: CLanguage = "c",
+        launcher: KernelLauncher | None = None,
     ) -> EvaluationResult:
         """Evaluate one candidate against one task; see :meth:`CEvaluator.evaluate`.
 
         Raises:
             TaskError: the reference does not run, or the task has no C function.
+            UnsupportedError: a host program launches what the device cannot run.
         """
         with self._evaluators.using(task) as evaluator:
-            return evaluator.evaluate(candidate, seed=seed, full=full, language=language)
+            return evaluator.evaluate(candidate, seed=seed, full=full, language=language, launcher=launcher)
 
     def close(self) -> None:
         """End every helper process."""

@@ -18,11 +18,16 @@ from typing import Any, Final
 
 from kernelforge.sandbox.channel import Channel, Frame
 from kernelforge.sandbox.shared_memory import Blob
+from kernelforge.translation.host_runtime import HostRuntime
 
 FLAGS: Final = ("-O2", "-fopenmp", "-fPIC", "-shared", "-fno-diagnostics-show-caret")
 """Of both compilers. OpenMP's directives count; arithmetic follows the standards."""
-COMPILERS: Final = {"c": ("cc", "-std=gnu11"), "cpp": ("c++", "-std=gnu++17")}
-"""Compiler of each language, and its standard."""
+COMPILERS: Final = {
+    "c": ("cc", "-std=gnu11", "c"),
+    "cpp": ("c++", "-std=gnu++17", "cpp"),
+    "cuda": ("c++", "-std=gnu++17", "cpp"),
+}
+"""Compiler of each language, its standard, and the suffix of its files. A CUDA host program is C++ with a runtime."""
 
 _MOST_LOG = 8000
 _PAGE = mmap.PAGESIZE
@@ -42,7 +47,7 @@ def warm_up(options: Mapping[str, Any]) -> None:
 
 def serve(channel: Channel) -> None:
     """Answer requests until the parent closes the channel."""
-    server = _Server()
+    server = _Server(channel)
     for frame in channel.requests():
         data, blobs = server.answer(frame)
         channel.send(data, blobs)
@@ -59,8 +64,10 @@ class _Failure(Exception):
 class _Server:
     """One candidate."""
 
-    def __init__(self) -> None:
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
         self._function: Any = None
+        self._runtime: HostRuntime | None = None
 
     def answer(self, frame: Frame) -> _Reply:
         request = frame.data
@@ -69,9 +76,10 @@ class _Server:
                 case "start":
                     return {"ok": True}, ()
                 case "load":
-                    self._function = _load(
-                        request["source"], request["declaration"], request["name"], request["language"]
-                    )
+                    language = request["language"]
+                    library = _load(request["source"], request["declaration"], request["name"], language)
+                    self._function = getattr(library, request["name"])
+                    self._runtime = HostRuntime(library, self._channel) if language == "cuda" else None
                     return {"ok": True}, ()
                 case "run":
                     return self._run(request, frame.blobs)
@@ -91,6 +99,8 @@ class _Server:
             array = _Array(int(item["bytes"]), content, int(request["poison"]), at_end=bool(request["at_end"]))
             arrays.append((item["kind"], array))
             values.append(ctypes.c_void_p(array.address))
+        if self._runtime is not None:
+            self._runtime.renew(int(request["poison"]))
         self._function.restype = None
         self._function(*values)
         return {"ok": True}, [array.content() for kind, array in arrays if kind == "output"]
@@ -141,19 +151,19 @@ def _protect(area: mmap.mmap, start: int, size: int, protection: int) -> None:
         raise OSError(ctypes.get_errno(), "mprotect")
 
 
-def _load(source: str, declaration: str, name: str, language: str) -> Any:
-    """Compile a candidate; returns its function.
+def _load(source: str, declaration: str, name: str, language: str) -> ctypes.CDLL:
+    """Compile a candidate, which defines the function ``name``.
 
     A declaration in front of the candidate's file makes another type of the function a compiler's error.
 
     Raises:
         _Failure: it does not compile, or defines no such function.
     """
-    file, entry = f"candidate.{language}", f"entry.{language}"
-    linkage = 'extern "C" ' if language == "cpp" else ""
+    compiler, standard, suffix = COMPILERS[language]
+    file, entry = f"candidate.{suffix}", f"entry.{suffix}"
+    linkage = 'extern "C" ' if suffix == "cpp" else ""
     Path(file).write_text(source)
     Path(entry).write_text(f'{linkage}{declaration};\n#include "{file}"\n')
-    compiler, standard = COMPILERS[language]
     command = [compiler, standard, *FLAGS, "-o", "./candidate.so", entry, "-lm"]
     try:
         with open("log", "wb") as log:
@@ -168,6 +178,8 @@ def _load(source: str, declaration: str, name: str, language: str) -> Any:
     if code:
         raise _Failure("build", text or f"the compiler ended with code {code}")
     try:
-        return getattr(ctypes.CDLL("./candidate.so"), name)
+        library = ctypes.CDLL("./candidate.so")
+        getattr(library, name)
     except (OSError, AttributeError) as error:
         raise _Failure("build", f"the candidate defines no function `{name}`: {error}") from error
+    return library

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -13,12 +12,6 @@ from kernelforge.study.codex import StudyJudge
 pytestmark = pytest.mark.skipif(
     shutil.which("cc") is None or shutil.which("c++") is None, reason="there is no C and C++ compiler"
 )
-
-
-@pytest.fixture(scope="module")
-def judge(open_warm: Callable[..., StudyJudge]) -> Iterator[StudyJudge]:
-    with open_warm(StudyJudge, "emulated:h100", seed=11) as made:
-        yield made
 
 
 GEMV = """__global__ void dgemv(int m, int n, double alpha, double *A, double *x, double beta, double *y) {

@@ -1,0 +1,229 @@
+"""Host programs of CUDA suggestions: functions that allocate, copy and launch, split from the kernels that they launch.
+
+The host's part becomes C++ that calls the runtime of :mod:`kernelforge.translation.host_runtime`: each
+``kernel<<<grid, block>>>(...)`` is a call, each kernel an empty function with its parameters.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence, Set
+from importlib.resources import files
+from typing import Final, NamedTuple
+
+from kernelforge.modelnew.convert.cpp_tokens import Token, Unconvertible, matching, outermost, split_commas, tokenize
+from kernelforge.modelnew.convert.cpp_units import HostFunction, Unit
+from kernelforge.study.signatures import Function, Underivable, host_function
+
+_HEADER: Final = "host_runtime.h"
+_API: Final = re.compile(
+    r"\b(?:cuda[A-Z]\w*|cu[A-Z]\w*|(?:cublas|cusparse|cusolver|curand|cufft|nccl|thrust|cub)\w*)\b"
+)
+"""Names of CUDA's libraries and APIs."""
+_CUDA_INCLUDE: Final = re.compile(
+    r"#[ \t]*include[ \t]*[<\"](?:cuda|device_launch|cooperative_groups|mma|cub/|math_constants|vector_types)"
+)
+_SAMPLES_INCLUDE: Final = re.compile(r"#[ \t]*include[ \t]*[<\"](?:helper_|common/)")
+
+
+class HostProgram(NamedTuple):
+    """A host function with the kernels that it launches."""
+
+    function: Function
+    source: str
+    """The host's part as C++, with the runtime in front."""
+    kernels: tuple[str, ...]
+    """As launches name them: ``axpy`` or ``axpy<float>``."""
+    device_memory: bool
+    """Whether its arrays are device memory, for it launches kernels with them; else it copies them itself."""
+    managed: bool
+    """Whether that memory is managed, as the suggestion's own."""
+
+
+def read_host_program(code: str, unit: Unit, names: re.Pattern[str]) -> HostProgram | None:
+    """The host function that a suggestion answers with: the only one that launches kernels and that no other such one
+    calls, or the last one of them with the kernel's name. None where no function but ``main`` launches any.
+
+    Args:
+        code: of the suggestion.
+        unit: its contents.
+        names: in names of functions that compute the kernel.
+
+    Raises:
+        Underivable: there are several, or the program cannot be read or run.
+    """
+    launching = _launching(unit)
+    callers = [name for name in launching if name != "main"]
+    if not callers:
+        return None
+    called = {other for name in callers for other in _called(unit.hosts[name]) if other != name}
+    tops = [name for name in callers if name not in called] or callers
+    named = [name for name in tops if names.search(name)]
+    if not named and any(token.text == "<<<" for token in (unit.hosts["main"].body if "main" in unit.hosts else ())):
+        raise Underivable("main launches its kernels, and takes no arguments")
+    if not named and len(tops) > 1:
+        raise Underivable(f"several functions launch kernels, none with the kernel's name: {', '.join(tops)}")
+    host = unit.hosts[(named or tops)[-1]]
+    function = host_function(host, unit)
+    source, kernels = _host_part(code)
+    passed = set(_passed(host, unit, launching))
+    return HostProgram(
+        function,
+        _with_runtime(source, {*unit.hosts, *unit.macros, *unit.constants, *unit.checks}),
+        kernels,
+        any(item.name in passed for item in function.parameters if item.kind in ("array", "index")),
+        "cudaMallocManaged" in code,
+    )
+
+
+def _launching(unit: Unit) -> list[str]:
+    """Host functions that launch a kernel, or call one that does."""
+    names = [name for name, host in unit.hosts.items() if any(token.text == "<<<" for token in host.body)]
+    while True:
+        more = [name for name, host in unit.hosts.items() if name not in names and set(_called(host)) & set(names)]
+        if not more:
+            return names
+        names += more
+
+
+def _called(host: HostFunction) -> Iterator[str]:
+    for at, token in enumerate(host.body[:-1]):
+        if token.kind == "name" and host.body[at + 1].text == "(":
+            yield token.text
+
+
+def _passed(host: HostFunction, unit: Unit, launching: Sequence[str]) -> Iterator[str]:
+    """Names within the arguments of launches, and of calls of functions that launch."""
+    for at, token in enumerate(host.body[:-1]):
+        call = host.body[at + 1].text == "("
+        if call and (token.text == ">>>" or (token.text in launching and token.text in unit.hosts)):
+            yield from (item.text for item in host.body[at + 2 : matching(host.body, at + 1)] if item.kind == "name")
+
+
+def _with_runtime(source: str, own: Set[str]) -> str:
+    """The host's part with the runtime in front; ``own`` are names that the suggestion defines.
+
+    Raises:
+        Underivable: it uses what the runtime does not have.
+    """
+    header = files("kernelforge.translation").joinpath(_HEADER).read_text()
+    offered = {token.text for token in tokenize(header) if token.kind == "name"} | own
+    offered |= {word for token in tokenize(header) if token.kind == "directive" for word in token.text.split()}
+    used = (
+        name for token in tokenize(source) if token.kind in ("name", "directive") for name in _API.findall(token.text)
+    )
+    lacking = sorted(set(used) - offered)
+    if lacking:
+        raise Underivable(f"its host part uses {', '.join(lacking[:4])}, which no host program here can call")
+    return f"{header}\n#line 1\n{source}"
+
+
+# ---- splitting ------------------------------------------------------------------------------------------------------
+
+
+def _host_part(code: str) -> tuple[str, tuple[str, ...]]:
+    """The host's part of a CUDA source, and the kernels that it launches.
+
+    Raises:
+        Underivable: it cannot be split.
+    """
+    kernels: dict[str, None] = {}
+    try:
+        tokens = tokenize(code)[:-1]
+        parts = list(_items(code, tokens, kernels))
+    except Unconvertible as error:
+        raise Underivable(f"its host part cannot be read: {error.problem}") from error
+    return "\n".join(parts) + "\n", tuple(kernels)
+
+
+def _items(code: str, tokens: Sequence[Token], kernels: dict[str, None]) -> Iterator[str]:
+    """Texts of the top level, as the host needs them; fills ``kernels``."""
+    at = 0
+    while at < len(tokens):
+        token = tokens[at]
+        if token.kind == "directive":
+            if "<<<" in token.text:
+                raise Unconvertible(token.line, token.text, "a macro that launches a kernel")
+            if _SAMPLES_INCLUDE.match(token.text):
+                raise Unconvertible(token.line, token.text, "a header of CUDA's samples")
+            if not _CUDA_INCLUDE.match(token.text):
+                yield token.text
+            at += 1
+            continue
+        end = _item_end(tokens, at)
+        yield _item(code, tokens[at:end], kernels)
+        at = end
+
+
+def _item_end(tokens: Sequence[Token], at: int) -> int:
+    """One past the item that begins at ``at``: a function ends with its body, all else with a semicolon."""
+    called = False
+    for position in outermost(tokens, at):
+        text = tokens[position].text
+        if text == ";":
+            return position + 1
+        if text == "{" and (called or tokens[at].text in ("namespace", "extern")):
+            return matching(tokens, position) + 1
+        called = called or text == "("
+    raise Unconvertible(tokens[at].line, tokens[at].text, "this declaration has no end")
+
+
+def _item(code: str, tokens: Sequence[Token], kernels: dict[str, None]) -> str:
+    words = [token.text for token in tokens]
+    body = next((at for at in outermost(tokens, 0) if words[at] == "{"), None)
+    head = code[tokens[0].start : tokens[body if body is not None else -1].end]
+    if "__global__" in words:
+        if words[0] == "namespace" or (words[0] == "extern" and words[2] == "{"):
+            raise Unconvertible(tokens[0].line, head, "kernels within a block of names")
+        return f"{head}}}" if body is not None else head
+    if "__constant__" in words:
+        raise Unconvertible(tokens[0].line, head, "a variable of the device, whose content no launch keeps")
+    if "__device__" in words and "__host__" not in words:
+        if body is None or "(" not in words[:body]:
+            raise Unconvertible(tokens[0].line, head, "a variable of the device, whose content no launch keeps")
+        return ""
+    if body is not None and "main" in words[:body]:
+        return ""
+    if "<<<" in words and words[0] in ("template", "namespace", "struct", "class"):
+        raise Unconvertible(tokens[0].line, head, "a launch within a template, a namespace or a class")
+    return _with_calls(code, tokens, kernels)
+
+
+def _with_calls(code: str, tokens: Sequence[Token], kernels: dict[str, None]) -> str:
+    """The text of some tokens, each launch as a call."""
+    text, done, at = "", tokens[0].start, 0
+    while at < len(tokens):
+        if tokens[at].text != "<<<":
+            at += 1
+            continue
+        first = _expression_start(tokens, at)
+        close = next((to for to in outermost(tokens, at) if tokens[to].text == ">>>"), None)
+        if close is None or tokens[close + 1].text != "(":
+            raise Unconvertible(tokens[at].line, "<<<", "a launch without arguments")
+        expression = code[tokens[first].start : tokens[at].start].strip()
+        kernels[expression] = None
+        end = matching(tokens, close + 1)
+        configuration = code[tokens[at].end : tokens[close].start]
+        arguments = [_with_calls(code, part, kernels) for part in split_commas(tokens[close + 2 : end])]
+        call = ", ".join(
+            [f'"{expression}"', f"&{expression}", f"host_runtime_configuration({configuration})", *arguments]
+        )
+        text += code[done : tokens[first].start] + f"host_runtime_launch({call})"
+        done, at = tokens[end].end, end + 1
+    return text + code[done : tokens[-1].end]
+
+
+def _expression_start(tokens: Sequence[Token], at: int) -> int:
+    """Position of the kernel that is launched at ``at``: its name, with template arguments behind it or without."""
+    first = at - 1
+    if tokens[first].text == ">":
+        depth = 0
+        while first >= 0:
+            depth += {">": 1, "<": -1}.get(tokens[first].text, 0)
+            if depth == 0:
+                break
+            first -= 1
+        first -= 1
+    if first < 0 or tokens[first].kind != "name":
+        raise Unconvertible(tokens[at].line, "<<<", "a launch of no kernel by its name")
+    return first
