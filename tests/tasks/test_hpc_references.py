@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import Any
 
@@ -23,6 +24,19 @@ def test_axpy_adds_and_axpy_dot_does_so_in_place() -> None:
     moved = w - alpha * v
     np.testing.assert_allclose(task.Model()(alpha, u, v, w), [torch.dot(moved, u)])
     np.testing.assert_allclose(w, moved)
+
+
+def test_loops_of_stream_are_those_of_its_definition() -> None:
+    task, (a,), (got,) = run("stream_scale")
+    assert got.tolist() == [task.SCALAR * x for x in a]
+    _, (a, b), (got,) = run("stream_add")
+    assert got.tolist() == [x + y for x, y in zip(a, b, strict=True)]
+    task, (a, b), (got,) = run("stream_triad")
+    np.testing.assert_allclose(got, [x + task.SCALAR * y for x, y in zip(a, b, strict=True)])
+    task, (a, b, c), (got,) = run("stream_nstream")
+    np.testing.assert_allclose(got, [x + y + task.SCALAR * z for x, y, z in zip(a, b, c, strict=True)])
+    _, (a, b), (got,) = run("stream_dot")
+    np.testing.assert_allclose(got, [math.fsum(x * y for x, y in zip(a, b, strict=True))])
 
 
 def test_gemv_and_gemm_scale_both_terms() -> None:
