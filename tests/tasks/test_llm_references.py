@@ -33,6 +33,16 @@ def gumbel(token: int, seed: int) -> float:
     return -math.log(-math.log(uniform))
 
 
+def exponential(token: int, seed: int) -> float:
+    bits = pcg((pcg(token) + seed) % 2**32) // 512
+    return -math.log(bits / 2**23) if bits else math.inf
+
+
+def drawn(rest: list[float], seed: int) -> int:
+    """The token that comes first in a race in which each runs at the rate of its probability."""
+    return max(range(len(rest)), key=lambda v: rest[v] / exponential(v, seed))
+
+
 def test_rmsnorm_gives_the_normalised_sum_and_the_sum() -> None:
     case = Case("rmsnorm_residual")
     total = case.inputs[0] + case.inputs[1]
@@ -251,6 +261,69 @@ def test_logits_processor_penalises_what_came_and_bans_what_may_not_come(seed: i
         value = (value - case.FREQUENCY * count) / case.TEMPERATURE
         want[b, v] = value if int(allowed[b, v // 32]) >> v % 32 & 1 else -math.inf
     same(case.outputs[0], want)
+
+
+@each_seed
+def test_sampled_verification_accepts_by_the_ratio_and_draws_what_is_left_of_the_model(seed: int) -> None:
+    case = Case("speculative_sample", seed=seed)
+    target, draft, drafted, uniforms, seeds = case.inputs
+    for b, accepted in enumerate(case.outputs[1]):
+        want, rest = [], None
+        for i in range(case.DRAFTED):
+            p, q, x = softmax(target[b, i]), softmax(draft[b, i]), drafted[b, i]
+            if uniforms[b, i] >= p[x] / q[x]:
+                rest = [max(a - c, 0.0) for a, c in zip(p, q, strict=True)]
+                break
+            want.append(int(x))
+        assert accepted == len(want)
+        want.append(drawn(rest or list(softmax(target[b, -1])), int(seeds[b])))
+        assert case.outputs[0][b].tolist() == want + [-1] * (case.DRAFTED + 1 - len(want))
+
+
+@each_seed
+def test_sampled_verification_of_a_tree_walks_from_child_to_child(seed: int) -> None:
+    case = Case("speculative_tree_sample", seed=seed, size="small")
+    target, draft, tokens, uniforms, seeds = case.inputs
+
+    def walk(b: int, token: int) -> list[int]:
+        rest = softmax(target[b, token])
+        if token >= case.INNER:
+            return [drawn(list(rest), int(seeds[b]))]
+        q = softmax(draft[b, token])
+        for child in range(case.WIDTH * token + 1, case.WIDTH * token + case.WIDTH + 1):
+            x = tokens[b, child]
+            if uniforms[b, child] < rest[x] / q[x]:
+                return [child, *walk(b, child)]
+            rest = np.maximum(rest - q, 0.0)
+            rest = rest / rest.sum()
+        return [drawn(list(rest), int(seeds[b]))]
+
+    for b in range(case.BATCH):
+        want = walk(b, 0)
+        assert case.outputs[1][b] == len(want) - 1
+        assert case.outputs[0][b].tolist() == want + [-1] * (case.DEPTH - len(want))
+
+
+@pytest.mark.parametrize("name", ["speculative_sample", "speculative_tree_sample"])
+def test_sampled_verification_keeps_the_distribution_of_the_model(name: str) -> None:
+    case, draws = Case(name), 40_000
+    generator = torch.Generator().manual_seed(5)
+    p = torch.tensor([0.4, 0.3, 0.2, 0.1], dtype=torch.float64)
+    q = torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=torch.float64)
+    places, inner = (case.NODES, case.INNER) if "tree" in name else (case.DRAFTED + 1, case.DRAFTED)
+    drafted = torch.multinomial(q, draws * places, replacement=True, generator=generator).view(draws, places)
+    first, accepted = case.model(
+        p.log().expand(draws, places, 4),
+        q.log().expand(draws, inner, 4),
+        drafted if "tree" in name else drafted[:, :inner],
+        torch.rand(draws, places, dtype=torch.float64, generator=generator)[:, : places if "tree" in name else inner],
+        torch.randint(0, 2**31, (draws,), generator=generator),
+    )
+    token = first[:, 0]
+    if "tree" in name:
+        token = torch.where(accepted > 0, drafted.gather(1, token.unsqueeze(1)).squeeze(1), token)
+    share = torch.bincount(token, minlength=4) / draws
+    same(share.numpy(), p.numpy(), 0.05)  # four standard deviations of the rarest are 0.06 of it
 
 
 def test_softcap_bounds_the_scores_before_the_softmax() -> None:
