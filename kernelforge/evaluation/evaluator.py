@@ -51,7 +51,7 @@ from kernelforge.records import (
     evaluation_key,
 )
 
-EVALUATOR_VERSION = "16"
+EVALUATOR_VERSION = "17"
 """Changes whenever a verdict or a modelled time could."""
 
 

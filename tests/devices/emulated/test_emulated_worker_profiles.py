@@ -567,6 +567,28 @@ def test_one_block_stands_for_launches_whose_blocks_would_take_all_work(columns:
     assert sum(kernel.dram_read_bytes for kernel in single.kernels) == pytest.approx(arrays[0].nbytes, rel=0.01)
 
 
+ROUNDS_PLAN = """
+def forward(x):
+    rounds, rows, columns = x.shape
+    out = empty((rounds, columns))
+    for r in range(rounds):
+        sums[columns // 32, 32](x[r], out[r], i32(rows), i32(columns))
+    return out
+"""
+
+
+@pytest.mark.parametrize("single", [False, True])
+def test_launches_too_long_for_blocks_at_the_ends_of_a_grid_read_and_write_each_row(single: bool) -> None:
+    """Two blocks of some launches run, or one of the first: that a launch reads another part of ``x`` is in neither."""
+    arrays = (randoms(40, 64, 512),)
+    resolved, runs = resolve(ROUNDS_PLAN, arrays), runner(COLUMN_SUMS)
+    request = work(resolved, arrays, poison=0, max_thread_instructions=400_000 if single else None, sample_seed=3)
+    (kernel,) = runs.profile(request, budget=Budget(len(resolved.launches), total=1000, floor=1)).kernels
+    assert kernel.blocks_run == (1 if single else 2 * 16)
+    assert kernel.dram_read_bytes == pytest.approx(arrays[0].nbytes, rel=0.05)
+    assert kernel.dram_write_bytes == pytest.approx(4 * 40 * 512, rel=0.05)
+
+
 MANY_LAUNCHES_PLAN = """
 def forward(x):
     rows, columns = x.shape

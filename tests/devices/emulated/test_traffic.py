@@ -30,11 +30,13 @@ from kernelforge.devices.emulated.profile.traffic import (
     Footprint,
     LaunchTraffic,
     Residency,
+    SampledBlocks,
     Sectors,
     all_sectors,
     bytes_by_buffer,
     extrapolate,
     ranges_by_buffer,
+    ranges_of_grid,
 )
 
 MIB = 1 << 20
@@ -193,6 +195,33 @@ def test_where_a_launch_touches_a_buffer_comes_from_its_sectors() -> None:
     assert ranges_by_buffer(sectors(320, 320), extents) == {0: (320.0, 640.0)}
     # Samples need not touch the first and the last bytes.
     assert ranges_by_buffer(sectors(64, 3072), extents) == {0: (0.0, 3200.0)}
+
+
+@pytest.mark.parametrize("blocks", [(3,), (2, 4), (1, 6), (0, 7)])
+def test_where_a_grid_touches_a_buffer_comes_from_some_of_its_blocks(blocks: tuple[int, ...]) -> None:
+    """8 blocks read a row of 1,024 bytes each, from the 16th row on, and the second buffer from its 8th row to its 16th
+    each; each writes 32 bytes of every row."""
+    extents = [Extent(buffer, BASE + buffer * MIB, MIB // 2) for buffer in range(3)]
+    row = 1024
+    samples = [
+        SampledBlocks(
+            block,
+            block,
+            all_sectors(
+                [
+                    sectors((16 + block) * row, row),
+                    sectors(MIB + 8 * row, 8 * row),
+                    Sectors.of((BASE + 2 * MIB) // 32 + block + np.arange(0, 512, 32)),
+                ]
+            ),
+        )
+        for block in blocks
+    ]
+    nbytes = {0: 8.0 * row, 1: 8.0 * row, 2: 8.0 * 16 * 32}
+    ranges = ranges_of_grid(samples, extents, nbytes, 8)
+    assert ranges[0] == (16 * row, 24 * row)
+    assert ranges[1] == (8 * row, 16 * row)
+    assert ranges[2] == (0, pytest.approx(16 * row, rel=0.1))
 
 
 def test_an_output_written_twice_while_in_the_l2_goes_to_dram_once() -> None:

@@ -47,6 +47,7 @@ from kernelforge.devices.emulated.profile.traffic import (
     LaunchTraffic,
     Range,
     Residency,
+    SampledBlocks,
     bytes_by_buffer,
     distinct_in_grid,
     ecc_bytes,
@@ -55,6 +56,7 @@ from kernelforge.devices.emulated.profile.traffic import (
     most_updates,
     most_updates_of_a_word,
     ranges_by_buffer,
+    ranges_of_grid,
 )
 from kernelforge.devices.emulated.ptx.parser import Instruction, Sym
 from kernelforge.devices.emulated.report import LaunchReport, MemoryOp, own_line
@@ -215,7 +217,7 @@ class Collector:
             chunks = choose_chunks(units, affordable, self._random)
             exceeded = self._budget.exceeded_by(per_unit * units)
             if exceeded and self._is_over_share(self._execution.work - work, units):
-                self._add_single(step, group, occupied, report, before)
+                self._add_single(step, group, occupied, probe, report, before)
                 return
             if exceeded and len(chunks) > 1:
                 probed = self._cache.counts.plus(before, -1).dram_read_sectors * SECTOR_BYTES
@@ -250,7 +252,13 @@ class Collector:
         return per_unit * min(units, SAMPLED_BLOCKS) > (limit - spent) / (later + 1)
 
     def _add_single(
-        self, step: Launch, group: KernelCounts, occupied: Occupancy, report: LaunchReport, before: CacheCounts
+        self,
+        step: Launch,
+        group: KernelCounts,
+        occupied: Occupancy,
+        unit: int,
+        report: LaunchReport,
+        before: CacheCounts,
     ) -> None:
         """Add a launch, and later ones of its shape, by one block or cluster: all others are taken to do the same.
 
@@ -258,7 +266,8 @@ class Collector:
             step: The launch.
             group: Of its shape.
             occupied: Occupancy of the kernel.
-            report: Of the block that ran, from an empty L2 if a launch before was sampled.
+            unit: The block or cluster that ran.
+            report: Of it, from an empty L2 if a launch before was sampled.
             before: Counters of the cache before it ran.
         """
         probed, units = 0.0, self._execution.units(step)
@@ -266,7 +275,8 @@ class Collector:
             probed = self._cache.counts.plus(before, -1).dram_read_sectors * SECTOR_BYTES
             self._residency = self._resident()
             self._cache.reset()
-            report = self._run(step, (self._random.randrange(units),))
+            unit = self._random.randrange(units)
+            report = self._run(step, (unit,))
         self._cache.complete()
         touched = self._cache.footprint()
         traffic = extrapolate(
@@ -278,7 +288,9 @@ class Collector:
         )
         moved = CacheCounts().plus(self._cache.counts, units)
         repeated = max(moved.l2_read_sectors * SECTOR_BYTES - sum(traffic.read.values()), 0.0)
-        traffic = replace(traffic, refetched=min(traffic.refetched, repeated))
+        sectors = all_sectors([touched.read, touched.written])
+        ranges = ranges_of_grid([SampledBlocks(unit, unit, sectors)], self._extents, traffic.touched, units)
+        traffic = replace(traffic, refetched=min(traffic.refetched, repeated), ranges=ranges)
         sample = _Sample(step, (report,), (), moved, traffic, float(units))
         self._samples[id(group)].append(sample)
         self._add_sample(step, group, sample, sample.ran, probed)
@@ -401,6 +413,7 @@ class Collector:
         reports: list[LaunchReport] = []
         moved = CacheCounts()
         footprints: list[ChunkFootprint] = []
+        ran: list[SampledBlocks] = []
         units, wave, blocks = self._execution.units(step), self._wave(step, occupied), math.prod(step.grid)
         empty = int(sum(edge.blocks - 1 for edge in edges if edge.is_empty)) if max(step.grid) == blocks else 0
         for first, second in halves(chunks, step.grid, inside=bool(edges), empty=empty, draws=self._random):
@@ -414,11 +427,14 @@ class Collector:
                 complete = self._cache.footprint()
             moved = moved.plus(self._cache.counts)
             footprints.append(ChunkFootprint(len(first) + len(second), len(first), begun, complete))
+            sectors = all_sectors([complete.read, complete.written])
+            ran.append(SampledBlocks(first[0], (second or first)[-1], sectors))
         traffic = extrapolate(footprints, self._extents, grid_blocks=units, wave_blocks=wave, l2_bytes=self._l2_bytes)
-        if at_ends.touched is not None:
-            parts = [sectors for part in footprints for sectors in (part.complete.read, part.complete.written)]
-            ranges = ranges_by_buffer(all_sectors([at_ends.touched, *parts]), self._extents)
-            traffic = replace(traffic, ranges=ranges)
+        if at_ends.touched is None:
+            ranges = ranges_of_grid(ran, self._extents, traffic.touched, units)
+        else:
+            ranges = ranges_by_buffer(all_sectors([at_ends.touched, *(part.sectors for part in ran)]), self._extents)
+        traffic = replace(traffic, ranges=ranges)
         scale = (units - sum(edge.blocks for edge in edges)) / sum(part.blocks for part in footprints)
         moved = CacheCounts().plus(moved, scale)
         for edge in edges:

@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from kernelforge.devices.emulated.runtime.cache import CacheModel, Footprint, Sectors, all_sectors
 from kernelforge.hardware.specs import DeviceSpec
@@ -141,13 +142,71 @@ def ranges_by_buffer(sectors: Sectors, extents: Sequence[Extent]) -> dict[int, R
     """First and last byte that the sectors touch, by buffer."""
     ranges: dict[int, Range] = {}
     for extent in extents:
-        inside = sectors_of(sectors, extent)
-        if inside.size:
-            low = float(inside.first) * SECTOR_BYTES - extent.address
-            high = float(inside.last + 1) * SECTOR_BYTES - extent.address
-            near = NEAR_END * (high - low)
-            low, high = low if low > near else 0.0, high if high < extent.nbytes - near else float(extent.nbytes)
-            ranges[extent.buffer] = low, high
+        touched = _range_in(sectors, extent)
+        if touched:
+            ranges[extent.buffer] = _to_near_ends(touched, extent)
+    return ranges
+
+
+def _range_in(sectors: Sectors, extent: Extent) -> Range | None:
+    inside = sectors_of(sectors, extent)
+    if not inside.size:
+        return None
+    first, end = inside.first * SECTOR_BYTES - extent.address, (inside.last + 1) * SECTOR_BYTES - extent.address
+    return float(max(first, 0)), float(min(end, extent.nbytes))
+
+
+def _to_near_ends(touched: Range, extent: Extent) -> Range:
+    """The range; where it comes near to an end of its buffer it reaches that."""
+    low, high = touched
+    near = NEAR_END * (high - low)
+    return low if low > near else 0.0, high if high < extent.nbytes - near else float(extent.nbytes)
+
+
+class SampledBlocks(NamedTuple):
+    """Consecutive blocks of a grid that ran."""
+
+    first: int
+    last: int
+    sectors: Sectors
+    """That they touched."""
+
+
+def ranges_of_grid(
+    samples: Sequence[SampledBlocks],
+    extents: Sequence[Extent],
+    nbytes: Mapping[int, float],
+    grid_blocks: int,
+) -> dict[int, Range]:
+    """First and last byte that a complete grid touches, by buffer, from blocks of which none need be at its ends.
+
+    Between the first sample and the last, blocks are taken to move on by equal steps, and so to both ends of the grid.
+    A range has at least the bytes that the grid touches. What samples lack of those, as a single one does, lies before
+    and after them by the number of blocks there.
+
+    Args:
+        samples: In order.
+        extents: The plan's buffers.
+        nbytes: By buffer: bytes that the grid touches, an estimate of at most the buffer's own size.
+        grid_blocks: Blocks of the grid.
+    """
+    ranges: dict[int, Range] = {}
+    for extent in extents:
+        touched = [(sample, own) for sample in samples if (own := _range_in(sample.sectors, extent))]
+        if not touched:
+            continue
+        (first, begin), (last, end) = touched[0], touched[-1]
+        before, after = first.first, grid_blocks - 1 - last.last
+        blocks = (last.first + last.last - first.first - first.last) / 2
+        step = (sum(end) - sum(begin)) / 2 / blocks if blocks else 0.0
+        moved = ((begin, -step * before), (end, step * after))
+        reached = [own for _, own in touched] + [(low + by, high + by) for (low, high), by in moved]
+        low = max(min(low for low, _ in reached), 0.0)
+        high = min(max(high for _, high in reached), float(extent.nbytes))
+        length = max(high - low, nbytes.get(extent.buffer, 0.0))
+        low -= (length - (high - low)) * before / max(before + after, 1)
+        low = min(max(low, 0.0), extent.nbytes - length)
+        ranges[extent.buffer] = _to_near_ends((low, low + length), extent)
     return ranges
 
 
@@ -162,6 +221,12 @@ class LaunchTraffic:
     """As ``read``, but without what neighbouring blocks both touch."""
     ranges: Mapping[int, Range] = field(default_factory=dict)
     """By buffer: where those bytes lie in it. A buffer without a range is touched everywhere."""
+
+    @property
+    def touched(self) -> dict[int, float]:
+        """Bytes that are read, written or both, by buffer."""
+        buffers = (*self.read, *(buffer for buffer in self.written if buffer not in self.read))
+        return {buffer: max(self.read.get(buffer, 0.0), self.written.get(buffer, 0.0)) for buffer in buffers}
 
 
 def bytes_by_buffer(sectors: Sectors, extents: Sequence[Extent]) -> dict[int, int]:
@@ -305,10 +370,7 @@ class Residency:
 
     def launch(self, traffic: LaunchTraffic) -> tuple[float, float]:
         """Bytes that a launch reads from DRAM and writes to it, after the earlier launches."""
-        touched = {
-            buffer: max(traffic.read.get(buffer, 0.0), traffic.written.get(buffer, 0.0))
-            for buffer in (*traffic.read, *(b for b in traffic.written if b not in traffic.read))
-        }
+        touched = traffic.touched
         # A launch that touches more than the L2 holds evicts bytes that it would have found.
         over = max(sum(touched.values()) - self.l2_bytes, 0.0)
         kept = max(1.0 - over / self.l2_bytes, 0.0)
