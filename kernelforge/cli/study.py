@@ -59,7 +59,7 @@ def codex(
     ] = None,
     model: Annotated[
         list[str] | None,
-        typer.Option("--model", metavar="NAME", help="Programming model: cuda (the default), openmp; repeat for more."),
+        typer.Option("--model", metavar="NAME", help="Programming model, such as openmp; repeat for more."),
     ] = None,
     hint: Annotated[
         list[str] | None,
@@ -96,7 +96,7 @@ def codex(
     from kernelforge.report.formatting import one_line
     from kernelforge.report.terminal.study import study_csv, study_lines, study_markdown
     from kernelforge.run.budget import RunBudget, StopSignal
-    from kernelforge.study.codex import StudyJudge, estimate_study, study_prompts, study_scores, suggest
+    from kernelforge.study.codex import StudyJudge, estimate_study, require_tools, study_prompts, study_scores, suggest
     from kernelforge.study.kernels import KERNELS
 
     output_form = chosen_form(form, as_json=as_json, output=output)
@@ -113,6 +113,7 @@ def codex(
         if dry_run:
             _print_estimate(estimate_study(prompts, suggestions, earlier), coder, providers)
             return
+        require_tools([prompt.model for prompt in prompts])
         check_coder(providers, coder, dollars)
         write_rows(rows.values(), journal)  # a file that cannot be written costs no call
         for row in rows.values():

@@ -25,9 +25,10 @@ from kernelforge.records import Candidate, Evaluation, Message, Verdict, content
 from kernelforge.records.base import Record
 from kernelforge.records.task import MAX_SOURCE_BYTES
 from kernelforge.study.entries import c_entry, code_of, cuda_entry, host_program_entry
+from kernelforge.study.fortran import fortran_entry, read_procedure
 from kernelforge.study.host_programs import HostProgram, read_host_program
 from kernelforge.study.kernels import KERNELS, Form, StudyKernel
-from kernelforge.study.programming_models import ASKABLE, MODELS, programming_model
+from kernelforge.study.programming_models import ASKABLE, MODELS, Runner, missing_tool, plain_code, programming_model
 from kernelforge.study.signatures import Underivable, device_code, entry_function, entry_kernel, is_cpp
 from kernelforge.translation.evaluator import CEvaluators, CLanguage
 from kernelforge.translation.launcher import KernelLauncher
@@ -159,6 +160,17 @@ def study_prompts(kernels: Sequence[str], models: Sequence[str], hints: Sequence
     ]
 
 
+def require_tools(models: Sequence[str]) -> None:
+    """Refuse models that need a tool which this machine lacks.
+
+    Raises:
+        UsageError: there is one.
+    """
+    for name in models:
+        if lack := missing_tool(MODELS[name].runner):
+            raise UsageError(f"{MODELS[name].prompt} cannot be judged here: {lack}")
+
+
 class Judgement(NamedTuple):
     """Verdict of one code."""
 
@@ -227,14 +239,25 @@ class StudyJudge(Closing):
         if runner is None:
             return Judgement(used, "not judged", reason=f"{MODELS[used].prompt}: {MODELS[used].refusal}")
         try:
-            evaluations = self._on_device(kernel, code) if runner == "cuda" else self._in_jail(kernel, code, label)
-            return _judgement(used, evaluations)
+            return _judgement(used, self._evaluations(runner, kernel, code, label))
         except Underivable as error:
             return Judgement(used, "not judged", reason=f"no call could be derived: {error}")
         except UnsupportedError as error:
-            return Judgement(used, "not judged", reason=f"the device cannot run it: {error}")
+            return Judgement(used, "not judged", reason=f"it cannot be run here: {error}")
         except ValidationError as error:
             return Judgement(used, "not judged", reason=f"it is no candidate: {first_fault(error)}")
+
+    def _evaluations(
+        self, runner: Runner, kernel: StudyKernel, code: str, label: str
+    ) -> Iterator[tuple[str, Evaluation]]:
+        """The formula and the evaluation of each form, until the caller has enough."""
+        match runner:
+            case "cuda":
+                return self._on_device(kernel, code)
+            case "fortran":
+                return self._in_fortran(kernel, code)
+            case "c":
+                return self._in_jail(kernel, code, label)
 
     def _on_device(self, kernel: StudyKernel, code: str) -> Iterator[tuple[str, Evaluation]]:
         text, unit = device_code(code)
@@ -275,6 +298,15 @@ class StudyJudge(Closing):
             candidate = c_entry(code, function, form, cpp=cpp)
             seed = self._seed_of(form, candidate)
             yield form.text, self._hosts.evaluate(form.task, candidate, seed=seed, language=language).evaluation
+
+    def _in_fortran(self, kernel: StudyKernel, code: str) -> Iterator[tuple[str, Evaluation]]:
+        if lack := missing_tool("fortran"):
+            raise UnsupportedError(lack)
+        procedure = read_procedure(code, kernel.names)
+        for form in kernel.forms(procedure.function):
+            candidate = fortran_entry(procedure, form)
+            seed = self._seed_of(form, candidate)
+            yield form.text, self._hosts.evaluate(form.task, candidate, seed=seed, language="fortran").evaluation
 
     def _seed_of(self, form: Form, candidate: Candidate) -> int:
         return int(content_hash(self._seed, form.task.digest, candidate.hash), 16)
@@ -425,8 +457,7 @@ def proficiency(model: str, suggestions: Sequence[Suggestion]) -> tuple[float | 
 
 
 def _plain(item: Suggestion) -> str:
-    """A code without comments and spacing."""
-    return "".join(uncommented(item.code).split())
+    return plain_code(item.code, item.used_model)
 
 
 def study_scores(prompts: Sequence[StudyPrompt], suggestions: Sequence[Suggestion]) -> StudyScores:

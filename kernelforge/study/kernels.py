@@ -185,7 +185,7 @@ def _dimensions(
     if len(rest) == 1:
         yield fixed | {rest[0].name: "square"}
         return
-    if not rest and function.of_kind("vector", "matrix"):
+    if not rest and function.carries_extents:
         yield fixed
         return
     fitting = [order for order in choices if len(order) == len(rest)]
@@ -391,7 +391,7 @@ def _spmv(function: Function) -> list[Form]:
     for item in integers:
         name = item.name.lower()
         roles[item.name] = "nnz" if "nnz" in name or "nz" in name else "cols" if "col" in name else "rows"
-    if "rows" not in [roles[item.name] for item in integers] and not function.of_kind("vector"):
+    if "rows" not in [roles[item.name] for item in integers] and not function.carries_extents:
         raise Underivable(f"`{function.name}` takes no number of rows")
     count, real, dtype = len(function.of_kind("real")), function.real, _dtype(function.real)
     forms = []
@@ -476,12 +476,14 @@ def _jacobi(function: Function) -> list[Form]:
         letter_roles = {name: f"n{letter}" for name, letter in by_letter.items()}
         positions = {item.name: role for item, role in zip(axes, ("nx", "ny", "nz"), strict=True)}
         orders = [letter_roles if letters else positions]
+    elif not axes and function.carries_extents:
+        orders = [{}]
     else:
         raise Underivable(f"`{function.name}` takes {len(axes)} extents; a grid in three dimensions has one, or three")
     real, dtype, forms = function.real, _dtype(function.real), []
     for sizes in orders:
         square = "square" in sizes.values()
-        for x_first in (True,) if square else (True, False):
+        for x_first in (True,) if square or not axes else (True, False):
             extents = [("nx", "u.shape[0]"), ("ny", "u.shape[1]"), ("nz", "u.shape[2]")]
             if not x_first:
                 extents = [("nx", "u.shape[2]"), ("ny", "u.shape[1]"), ("nz", "u.shape[0]")]
@@ -536,7 +538,7 @@ def _cg(function: Function) -> list[Form]:
     integers = function.of_kind("int")
     repeats = [item for item in integers if re.search(r"iter|max|step|it\b", item.name, re.IGNORECASE)]
     rest = [item for item in integers if item not in repeats]
-    if len(rest) > 1 or (not rest and not function.of_kind("vector", "matrix")):
+    if len(rest) > 1 or (not rest and not function.carries_extents):
         raise Underivable(f"`{function.name}` takes {len(rest)} sizes; CG has one")
     roles |= {item.name: "iterations" for item in repeats} | {item.name: "n" for item in rest}
     expressions = {

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+import shutil
 from typing import Final, Literal, NamedTuple
 
 from kernelforge.metrics.codebleu import uncommented
 
-Runner = Literal["cuda", "c"]
-"""What judges a code: an emulated or real GPU, or the jail of C functions."""
+Runner = Literal["cuda", "c", "fortran"]
+"""What judges a code: an emulated or real GPU, or the jail of C functions, with gfortran for Fortran."""
 
 
 class ProgrammingModel(NamedTuple):
@@ -22,7 +23,7 @@ class ProgrammingModel(NamedTuple):
     """Why the model cannot be asked for; empty where it can."""
 
 
-_NO_DATA = "the C compiler runs it on the host, in one memory, where wrong data clauses go unnoticed"
+_NO_DATA = "the compiler here runs it on the host, in one memory, where wrong data clauses go unnoticed"
 
 MODELS: Final[dict[str, ProgrammingModel]] = {
     item.name: item
@@ -41,7 +42,10 @@ MODELS: Final[dict[str, ProgrammingModel]] = {
         ProgrammingModel("kokkos", "Kokkos", None, "its headers and its compiler are no part of this project"),
         ProgrammingModel("sycl", "SyCL", None, "its headers and its compiler are no part of this project"),
         ProgrammingModel("opencl", "OpenCL", None, "its compiler is no part of this project"),
-        ProgrammingModel("fortran", "Fortran", None, "no jail here runs a Fortran function"),
+        ProgrammingModel("fortran-openmp", "Fortran OpenMP", "fortran"),
+        ProgrammingModel("fortran-openmp-offload", "Fortran OpenMP offload", "fortran", _NO_DATA),
+        ProgrammingModel("fortran-openacc", "Fortran OpenACC", "fortran", _NO_DATA),
+        ProgrammingModel("fortran", "Fortran", "fortran", "it is no programming model of the paper without directives"),
         ProgrammingModel("julia", "Julia", None, "no jail here runs Julia"),
         ProgrammingModel("numpy", "numpy", None, "no jail here calls a Python function by its signature"),
         ProgrammingModel("numba", "Numba", None, "no jail here calls a Python function by its signature"),
@@ -52,6 +56,14 @@ MODELS: Final[dict[str, ProgrammingModel]] = {
     )
 }
 """By the name that ``--model`` takes, in the order of the table."""
+
+
+def missing_tool(runner: Runner | None) -> str:
+    """Name of the tool that a runner needs and this machine lacks, with what to do; empty if it lacks none."""
+    if runner == "fortran" and shutil.which("gfortran") is None:
+        return "there is no Fortran compiler `gfortran`; install it, as with `apt-get install gfortran`"
+    return ""
+
 
 ASKABLE: Final = tuple(item.name for item in MODELS.values() if not item.refusal and item.runner is not None)
 """Models that the study asks for."""
@@ -69,6 +81,9 @@ _RULES: Final = tuple(
             r"^[ \t]*(?:from\s+[\w.]+\s+)?import\s+\w+\s*$|^[ \t]*def\s+\w+\s*\([^)]{0,1000}\)\s*(?:->[^:]{0,200})?:",
         ),
         ("julia", r"^[ \t]*using\s+[A-Z]\w*\s*$|^[ \t]*function\s+\w+!?\s*\([^)]{0,1000}\)\s*$|\bThreads\.@threads\b"),
+        ("fortran-openmp-offload", r"^[ \t]*!\$omp\s+(?:\w+\s+)*target\b"),
+        ("fortran-openacc", r"^[ \t]*!\$acc\b"),
+        ("fortran-openmp", r"^[ \t]*!\$omp\b"),
         (
             "fortran",
             r"^[ \t]*(?:pure\s+)?subroutine\s+\w+|^[ \t]*program\s+\w+\s*$|^[ \t]*end\s*(?:do|subroutine|program)\b",
@@ -88,6 +103,28 @@ _RULES: Final = tuple(
 )
 """The first rule that fits decides; comments are no code. A lone include of a header is no use of it. Lists of
 parameters are bounded, so that no text takes long."""
+
+
+_STRING: Final = r"\"\"\"[\s\S]*?\"\"\"|'''[\s\S]*?'''|\"[^\"\n]*\"|'[^'\n]*'"
+_FORTRAN_COMMENT: Final = re.compile(rf"({_STRING})|!(?!\$)[^\n]*")
+_PYTHON_COMMENT: Final = re.compile(rf"({_STRING})|#[^\n]*")
+_PYTHON: Final = frozenset({"triton", "pycuda", "cupy", "numba", "numpy", "python"})
+
+
+def plain_code(code: str, model: str | None) -> str:
+    """A code without comments and spacing.
+
+    Args:
+        code: of a suggestion.
+        model: the programming model that it uses.
+    """
+    if model is not None and model.startswith("fortran"):
+        text = _FORTRAN_COMMENT.sub(r"\1", code)
+    elif model in _PYTHON:
+        text = _PYTHON_COMMENT.sub(r"\1", code)
+    else:
+        text = uncommented(code)
+    return "".join(text.split())
 
 
 def programming_model(code: str) -> str | None:

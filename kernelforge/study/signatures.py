@@ -10,8 +10,9 @@ from kernelforge.modelnew.convert.cpp_units import HostFunction, Unit, read_unit
 from kernelforge.modelnew.convert.cpp_units import Parameter as Declared
 
 Real = Literal["float", "double"]
-Kind = Literal["array", "rows", "vector", "matrix", "index", "int", "real"]
-"""``rows``: an array of pointers to rows. ``matrix``: a vector of vectors. ``index``: an array of integers."""
+Kind = Literal["array", "shaped", "rows", "vector", "matrix", "index", "int", "real"]
+"""``shaped``: an array that carries its extents. ``rows``: an array of pointers to rows. ``matrix``: a vector of
+vectors. ``index``: an array of integers."""
 
 _QUALIFIERS: Final = frozenset(
     {"const", "restrict", "__restrict__", "__restrict", "volatile", "*", "&", "[", "static", "register", "struct"}
@@ -43,7 +44,7 @@ class Parameter(NamedTuple):
 
     @property
     def is_real_array(self) -> bool:
-        return self.kind in ("array", "rows", "vector", "matrix")
+        return self.kind in ("array", "shaped", "rows", "vector", "matrix")
 
 
 class Function(NamedTuple):
@@ -58,6 +59,11 @@ class Function(NamedTuple):
     def of_kind(self, *kinds: Kind) -> tuple[Parameter, ...]:
         """Parameters of these kinds, in order."""
         return tuple(item for item in self.parameters if item.kind in kinds)
+
+    @property
+    def carries_extents(self) -> bool:
+        """Whether an array tells the function how large it is."""
+        return bool(self.of_kind("shaped", "vector", "matrix"))
 
     @property
     def arrays(self) -> tuple[Parameter, ...]:

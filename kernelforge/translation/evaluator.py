@@ -49,8 +49,9 @@ from kernelforge.version import __version__
 C_VERSION: Final = f"{EVALUATOR_VERSION}+c.1"
 """What a fingerprint gives as the evaluator; changes whenever a verdict of this lane could."""
 
-CLanguage = Literal["c", "cpp", "cuda"]
-"""Language of a candidate's source; ``cuda`` is a host program, whose kernels a :class:`KernelLauncher` runs."""
+CLanguage = Literal["c", "cpp", "cuda", "fortran"]
+"""Language of a candidate's source. Fortran defines the function with ``bind(c)``; ``cuda`` is a host program, whose
+kernels a :class:`KernelLauncher` runs."""
 
 Launch = Callable[[Mapping[str, Any], Sequence[Blob]], Sequence[Blob]]
 """Runs a kernel that a host program launched, on the contents of its memory; returns the new contents."""

@@ -26,8 +26,11 @@ COMPILERS: Final = {
     "c": ("cc", "-std=gnu11", "c"),
     "cpp": ("c++", "-std=gnu++17", "cpp"),
     "cuda": ("c++", "-std=gnu++17", "cpp"),
+    "fortran": ("gfortran", "-std=gnu", "f90"),
 }
 """Compiler of each language, its standard, and the suffix of its files. A CUDA host program is C++ with a runtime."""
+FORTRAN_FLAGS: Final = ("-ffree-form", "-ffree-line-length-none", "-fcheck=bounds")
+"""Of the Fortran compiler alone. An access outside the bounds of an array ends the process."""
 
 _MOST_LOG = 8000
 _PAGE = mmap.PAGESIZE
@@ -154,7 +157,8 @@ def _protect(area: mmap.mmap, start: int, size: int, protection: int) -> None:
 def _load(source: str, declaration: str, name: str, language: str) -> ctypes.CDLL:
     """Compile a candidate, which defines the function ``name``.
 
-    A declaration in front of the candidate's file makes another type of the function a compiler's error.
+    A declaration in front of the candidate's file makes another type of the function a compiler's error; Fortran has
+    none, and what calls a suggestion there is not the candidate's.
 
     Raises:
         _Failure: it does not compile, or defines no such function.
@@ -163,8 +167,12 @@ def _load(source: str, declaration: str, name: str, language: str) -> ctypes.CDL
     file, entry = f"candidate.{suffix}", f"entry.{suffix}"
     linkage = 'extern "C" ' if suffix == "cpp" else ""
     Path(file).write_text(source)
-    Path(entry).write_text(f'{linkage}{declaration};\n#include "{file}"\n')
-    command = [compiler, standard, *FLAGS, "-o", "./candidate.so", entry, "-lm"]
+    if language == "fortran":
+        entry = file
+    else:
+        Path(entry).write_text(f'{linkage}{declaration};\n#include "{file}"\n')
+    own = FORTRAN_FLAGS if language == "fortran" else ()
+    command = [compiler, standard, *FLAGS, *own, "-o", "./candidate.so", entry, "-lm"]
     try:
         with open("log", "wb") as log:
             ascii_quotes = {**os.environ, "LC_ALL": "C"}

@@ -32,6 +32,9 @@ def loop(directive: str = "") -> str:
         ("sycl::queue q; q.submit([&](sycl::handler &h) {});", "sycl"),
         ("__kernel void f(__global float *x) { x[0] = 1; }", "opencl"),
         ("subroutine f(n, x)\nend subroutine", "fortran"),
+        ("subroutine f(n, x)\n!$omp parallel do\nend subroutine", "fortran-openmp"),
+        ("subroutine f(n, x)\n  !$omp target teams distribute\nend subroutine", "fortran-openmp-offload"),
+        ("subroutine f(n, x)\n!$acc kernels\nend subroutine", "fortran-openacc"),
         ("using CUDA\nfunction f(x)\nend", "julia"),
         ("import numpy as np\ndef f(x):\n    return x", "numpy"),
         ("import numpy as np\nfrom numba import njit\n@njit\ndef f(x):\n    return x", "numba"),
@@ -55,7 +58,7 @@ def test_no_text_takes_long(part: str) -> None:
 
 
 def test_only_models_that_are_judged_as_what_they_are_can_be_asked_for() -> None:
-    assert ASKABLE == ("cuda", "openmp")
+    assert ASKABLE == ("cuda", "openmp", "fortran-openmp")
     for name, model in MODELS.items():
         if name in ASKABLE:
             assert [item.text for item in study_prompts(["jacobi3d"], [name], ["", "function"])] == [
