@@ -117,6 +117,8 @@ class RunRequest:
     """Byte that fills workspace, outputs and shared memory before the run."""
     mutable: frozenset[int] = frozenset()
     """Buffers of inputs that the candidate may write; returned after the plan's outputs, in ascending id."""
+    mapped: frozenset[int] = frozenset()
+    """Buffers of inputs in pinned host memory that is mapped into the device's address space; only read."""
     deadline_s: float = RUN_LIMIT_S
     memory_bytes: int | None = None
     """Device memory for the plan's buffers; None for all that one run may use."""
@@ -140,6 +142,11 @@ class RunRequest:
     tiled: Mapping[int, int] = field(default_factory=dict)
     """Bytes of the buffers whose tensor is longer than its content in ``tensors``, which stands there again and again:
     a whole number of pages. Only for an emulated device."""
+
+    @property
+    def device_bytes(self) -> int:
+        """Bytes of the plan's buffers in device memory."""
+        return sum(buffer.nbytes for buffer in self.plan.buffers if buffer.id not in self.mapped)
 
 
 @dataclass(frozen=True)

@@ -237,6 +237,14 @@ class DeviceSpec:
     """From one request's update of a sector to the next one of the same line, where only that line is updated."""
     atomic_line_ns: float
     """What it takes longer where other lines are updated in between."""
+    host_link_gbps: float
+    """Bandwidth of aligned reads of 128 bytes of host memory by a kernel."""
+    host_request_bytes: float
+    """What a read of host memory takes on the link beyond its data."""
+    host_requests: int
+    """Reads of host memory that may be under way at one time."""
+    host_latency_ns: float
+    """From a load of host memory to its data."""
     launch_overhead_us: float
     """From the start of one small kernel to the start of the next in a CUDA graph."""
     sources: Mapping[str, str]
@@ -393,9 +401,17 @@ def spec_by_key(key: str) -> DeviceSpec:
     return _measured_card(Path(key))
 
 
+_HOST_LINK = frozenset(("host_link_gbps", "host_request_bytes", "host_requests", "host_latency_ns"))
+"""Figures that are younger than stored digests."""
+
+
 def figures_digest(spec: DeviceSpec) -> str:
-    """Digest of the figures of a GPU, without its key and their sources."""
-    names = (field.name for field in fields(spec) if field.name not in ("key", "sources"))
+    """Digest of the figures of a GPU, without its key, their sources, and those of its host link where they are the
+    package's."""
+    shared = {**FIGURES.every_gpu, **GENERATIONS[spec.compute_capability].figures}
+    shipped = spec.key in SPECS
+    usual = {name for name in _HOST_LINK if shipped or getattr(spec, name) == shared[name].value}
+    names = (field.name for field in fields(spec) if field.name not in ("key", "sources", *usual))
     return content_hash("figures", *(repr(getattr(spec, name)) for name in names))
 
 

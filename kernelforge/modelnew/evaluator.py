@@ -19,7 +19,7 @@ from typing import Final
 from kernelforge.devices import check_device, default_device
 from kernelforge.devices.base import Device
 from kernelforge.devices.remote.address import CPU, is_remote, parse_address
-from kernelforge.errors import TimingError, UsageError
+from kernelforge.errors import TaskError, TimingError, UsageError
 from kernelforge.evaluation.evaluator import EVALUATOR_VERSION, EvaluationResult, concluded
 from kernelforge.evaluation.oracle.client import DrawHandle, Oracle
 from kernelforge.evaluation.pool import WARM_BYTES, EvaluatorPool, WarmEvaluators
@@ -158,6 +158,11 @@ class ModelNewEvaluator:
         """
         if candidate.lane != "modelnew":
             raise ValueError("this evaluator takes candidates of lane 'modelnew'")
+        if self.task.policy.host_inputs:
+            raise TaskError(
+                f"task {self.task.name!r} has inputs in host memory, which a class ModelNew is not called with; "
+                "write a kernel with a launch plan"
+            )
         start = time.perf_counter()
         work = EvaluationState(seed=seed)
         self.oracle.renew()

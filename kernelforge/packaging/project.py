@@ -114,6 +114,8 @@ def _files(
         )
     if task.policy.mutates:
         raise UsageError(f"{task.name} changes its inputs in place; an operator of a package gives new tensors")
+    if task.policy.host_inputs:
+        raise UsageError(f"{task.name} reads host memory; an operator of a package takes tensors of the device")
     if facts is None:
         raise UsageError(f"{attempt.run} holds no shapes of {task.name}: it was stopped before its first evaluation")
     sizes = _sizes(attempt.id, task, facts, evaluation.correctness)

@@ -82,6 +82,10 @@ class KernelCounts:
     dram_write_bytes: float = 0.0
     l2_dirty_bytes: float = 0.0
     """Of ``dram_write_bytes``: what the L2 still has when the plan ends. Nsight Compute does not count it."""
+    host_read_sectors: float = 0.0
+    """Sectors of host memory, which the host link moves; no L2 or DRAM counter has them."""
+    host_read_requests: float = 0.0
+    """Requests of them on the link, each of up to four sectors of one line."""
     mix: dict[str, tuple[float, float]] = field(default_factory=dict)
     """Per operation (``fma.f32``, ``ld.global``): warp instructions, thread instructions."""
     memory: list[MemoryCounts] = field(default_factory=list)

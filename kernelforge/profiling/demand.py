@@ -298,6 +298,9 @@ def _load_latency(spec: DeviceSpec, counts: KernelCounts) -> float:
     in_l2 = min(counts.l2_read_hits / counts.l2_read_sectors, 1.0) if counts.l2_read_sectors else 1.0
     wait = DRAM_WAIT if math.prod(counts.grid) >= spec.sm_count else 1.0
     beyond = in_l2 * spec.l2_latency_cycles + (1 - in_l2) * wait * spec.dram_latency_cycles
+    if counts.host_read_sectors:
+        host = counts.host_read_sectors / (counts.host_read_sectors + counts.l2_read_sectors)
+        beyond = host * spec.host_latency_ns * 1e-9 * spec.clock_hz + (1 - host) * beyond
     return in_l1 * spec.l1_latency_cycles + (1 - in_l1) * beyond
 
 

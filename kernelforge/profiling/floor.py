@@ -7,6 +7,8 @@ from typing import NamedTuple
 from kernelforge.hardware.specs import DeviceSpec
 from kernelforge.records import DType, SizeFacts, TensorSpec
 
+HOST_LINE_BYTES = 128
+"""Largest read of host memory, aligned to as much (Min et al., *EMOGI*, PVLDB 14, 2020; *PyTorch-Direct*, 2021)."""
 TF32_PRODUCTS = 3
 """Products of TF32 parts, on tensor cores, that make one of FP32: large by large, large by small, small by large."""
 
@@ -38,8 +40,17 @@ def arithmetic_floor(spec: DeviceSpec, size: SizeFacts) -> ArithmeticFloor:
     return ArithmeticFloor(size.flops / ways[unit] * 1e6, unit)
 
 
+def host_link_us(spec: DeviceSpec, nbytes: float, requests: float) -> float:
+    """Time that bytes of host memory, and the headers of the requests for them, take on the host link."""
+    header = spec.host_request_bytes
+    raw_gbps = spec.host_link_gbps * (HOST_LINE_BYTES + header) / HOST_LINE_BYTES
+    return (nbytes + header * requests) / raw_gbps * 1e-3
+
+
 def attainable_us(spec: DeviceSpec, size: SizeFacts) -> float:
-    """Least time that a kernel can be expected to take: one launch, and the longer of the compulsory bytes at the
-    bandwidth that the memory sustains and the reference's operations."""
+    """Least time that a kernel can be expected to take: one launch, and the longest of the compulsory bytes at the
+    bandwidth that the memory sustains, those of host memory in complete lines over the link, and the reference's
+    operations."""
     memory = size.compulsory_bytes / spec.dram_sustained_gbps * 1e-3
-    return max(memory, arithmetic_floor(spec, size).time_us) + spec.launch_overhead_us
+    host = host_link_us(spec, size.host_bytes, size.host_bytes / HOST_LINE_BYTES)
+    return max(memory, host, arithmetic_floor(spec, size).time_us) + spec.launch_overhead_us

@@ -46,6 +46,10 @@ MACHINE_WAVEFRONTS = "sass__shared_wavefronts.sum"
 SHARED_EXCESS = "kernelforge__shared_wavefronts_excess.sum"
 """Beyond those without bank conflicts: Nsight Compute's ``l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum`` holds
 waits for the unit too."""
+HOST_SECTORS = "lts__t_sectors_aperture_sysmem_op_read.sum"
+HOST_REQUESTS = "kernelforge__host_read_requests.sum"
+"""On the host link. Nsight Compute's ``pcie__read_bytes.sum`` counts the bytes of all processes."""
+HOST_PER_REQUEST = "kernelforge__host_read_sectors_per_request.ratio"
 _LD = "l1tex__{}_pipe_lsu_mem_global_op_ld{}"
 _ST = "l1tex__{}_pipe_lsu_mem_global_op_st{}"
 _EXCESS = {
@@ -185,7 +189,8 @@ def summed_metrics(kernels: Sequence[KernelCounts], memset_bytes: int = 0) -> li
         return sum(kernel.total(attribute, space, *accesses, bulk=bulk) for kernel in kernels)
 
     read, written = add("dram_read_bytes"), add("dram_write_bytes") + memset_bytes
-    l2_sectors = add("l2_read_sectors") + add("l2_write_sectors")
+    host_sectors, host_requests = add("host_read_sectors"), add("host_read_requests")
+    l2_sectors = add("l2_read_sectors") + add("l2_write_sectors") + host_sectors
     # Writes always hit the L2, as in Nsight Compute's count.
     l2_hits = add("l2_read_hits") + add("l2_write_sectors")
     metrics = [
@@ -201,6 +206,12 @@ def summed_metrics(kernels: Sequence[KernelCounts], memset_bytes: int = 0) -> li
         rate = _ratio(hits, sectors, 100.0)
         if rate is not None:
             metrics.append(_modelled(name, min(rate, 100.0), "%"))
+    if host_sectors:
+        metrics += [
+            _modelled(HOST_SECTORS, host_sectors, "sector"),
+            _modelled(HOST_REQUESTS, host_requests, "request"),
+            _modelled(HOST_PER_REQUEST, host_sectors / host_requests, "sector/request"),
+        ]
     requested = 0.0
     for template, access in ((_LD, "load"), (_ST, "store")):
         sectors = memory("transactions", "global", access, bulk=False)

@@ -18,6 +18,7 @@ from kernelforge.hardware.occupancy import Occupancy, occupancy
 from kernelforge.hardware.specs import DeviceSpec
 from kernelforge.profiling.counts import SECTOR_BYTES, KernelCounts, MemoryCounts, PlanCounts
 from kernelforge.profiling.demand import LOADS_IN_FLIGHT, machine_demand, ptx_demand
+from kernelforge.profiling.floor import host_link_us
 from kernelforge.profiling.sass import NO_WORK, MachineWork, PlanWork
 
 PROTOCOL = "emulated/7"
@@ -46,8 +47,8 @@ class LaunchTime:
     """Modelled time of one launch, in microseconds, under each limit."""
 
     limits_us: Mapping[str, float]
-    """By bound: ``dram l2 l1 shared fp32 issue latency blocks``, ``atomics`` where there are some in global memory, and
-    ``tensor`` where there are matrix products."""
+    """By bound: ``dram l2 l1 shared fp32 issue latency blocks``, ``atomics`` where there are some in global memory,
+    ``tensor`` where there are matrix products, and ``host`` where host memory is read."""
     overhead_us: float
     """Fixed cost of a launch."""
     work_us: float
@@ -102,7 +103,8 @@ def launch_time(
     # Work of the busiest SM, from sums over all launches and blocks.
     share = busiest / (blocks * counts.launches)
     l1_wavefronts, shared_wavefronts = _l1_wavefronts(spec, counts), demand.shared_wavefronts
-    l2_bytes = (counts.l2_read_sectors + counts.l2_write_sectors) * SECTOR_BYTES
+    # What is read of host memory passes the L2 on its way.
+    l2_bytes = (counts.l2_read_sectors + counts.l2_write_sectors + counts.host_read_sectors) * SECTOR_BYTES
     waits_us, chain_us = (waves * cycles * to_us for cycles in (demand.memory_wait_cycles, demand.chain_cycles))
     arrivals = counts.barriers * occupied.warps_per_block
     issue_cycles = max(demand.instructions / spec.schedulers_per_sm, arrivals * BARRIER_CYCLES_PER_WARP)
@@ -122,10 +124,13 @@ def launch_time(
     atomics_us = _atomics_us(spec, counts)
     if atomics_us:
         limits["atomics"] = atomics_us
+    if counts.host_read_sectors:
+        limits["host"] = _host_us(spec, counts)
     if counts.matrix:
         limits["tensor"] = _tensor_seconds(spec, counts) * spec.sm_count * share * 1e6
-    outside = [limits.get(name, 0.0) for name in ("dram", "l2", "atomics")]
-    inside = [limit for name, limit in limits.items() if name not in ("dram", "l2", "atomics", "latency")]
+    beyond = ("dram", "l2", "atomics", "host")
+    outside = [limits.get(name, 0.0) for name in beyond]
+    inside = [limit for name, limit in limits.items() if name not in (*beyond, "latency")]
     parts = _norm(EXPONENT, *outside, waits_us), _norm(_exponent_inside(spec, counts, occupied), *inside, chain_us)
     work_us = _norm(_exponent(spec, counts, occupied), *parts)
     return LaunchTime(limits, spec.launch_overhead_us, max(work_us, *limits.values()))
@@ -209,6 +214,14 @@ def _partial_bytes(spec: DeviceSpec, counts: KernelCounts) -> float:
         if not (len(group) > 1 and written >= _complete_bytes(group[0]) and few):
             partial += sum(op.transactions for op in group)
     return partial * (spec.partial_sector_cost - 1) * SECTOR_BYTES
+
+
+def _host_us(spec: DeviceSpec, counts: KernelCounts) -> float:
+    """Time of a launch's reads of host memory: of their bytes and headers on the link, and of the round trips of as
+    many requests as may be under way. Few sectors in a request make both longer."""
+    bytes_us = host_link_us(spec, counts.host_read_sectors * SECTOR_BYTES, counts.host_read_requests)
+    trips_us = counts.host_read_requests * spec.host_latency_ns / spec.host_requests * 1e-3
+    return max(bytes_us, trips_us) / counts.launches
 
 
 def _atomics_us(spec: DeviceSpec, counts: KernelCounts) -> float:

@@ -137,6 +137,19 @@ class TaskPolicy(Record):
     """Torch operators a plan may call through ``library``; none by default."""
     ties: tuple[int, ...] = ()
     """Outputs that are indices, where any index of an equal value is accepted (argmax, top-k)."""
+    host_inputs: tuple[int, ...] = ()
+    """Positions of ``forward`` inputs in pinned host memory that is mapped into the device's address space: kernels
+    read them over the host link (zero-copy)."""
+
+    @model_validator(mode="after")
+    def _host_inputs_are_only_read(self) -> TaskPolicy:
+        if len(set(self.host_inputs)) != len(self.host_inputs) or any(position < 0 for position in self.host_inputs):
+            raise ValueError(f"host_inputs {list(self.host_inputs)} are not positions of different inputs")
+        if both := sorted({*self.host_inputs} & {*self.mutates}):
+            raise ValueError(f"input {both[0]} is in host_inputs and in mutates; host memory is only read")
+        if self.host_inputs and self.library:
+            raise ValueError("a policy with host_inputs allows no library: torch operators take tensors of the device")
+        return self
 
 
 class Task(Record):
@@ -184,7 +197,10 @@ class Task(Record):
         left_out = {"license", "translation"} if self.c_source else {"c_source", "license", "translation"}
         if self.c_language == "c":
             left_out.add("c_language")  # a field that is younger than the digests of such tasks
-        return content_hash(self.model_dump(mode="json", exclude=left_out))
+        content = self.model_dump(mode="json", exclude=left_out)
+        if not self.policy.host_inputs:
+            del content["policy"]["host_inputs"]  # likewise
+        return content_hash(content)
 
     def size(self, name: str) -> Size:
         for size in self.sizes:
@@ -215,11 +231,18 @@ class SizeFacts(Record):
     attrs: Annotated[dict[str, int | float | bool | str], BeforeValidator(restore_non_finite)]
     """Scalar attributes of modules by dotted name."""
     compulsory_bytes: int = Field(ge=0, lt=2**63)
-    """Bytes that must be read or written at least once: inputs, weights and outputs in use."""
+    """Bytes of device memory that must be read or written at least once: inputs, weights and outputs in use."""
+    host_bytes: int = Field(default=0, ge=0, lt=2**63)
+    """Bytes of inputs in host memory that must be read over the host link at least once."""
     flops: int = Field(ge=0, lt=2**63)
     """Floating point operations of the reference, a multiply-add as two; 0 without countable ones."""
     eager_launches: int = Field(ge=0, lt=2**63)
     """Operator calls that eager PyTorch would make, views excluded: a lower bound on its kernel launches."""
+
+    @property
+    def moved_bytes(self) -> int:
+        """Bytes of device and host memory that must be moved at least once."""
+        return self.compulsory_bytes + self.host_bytes
 
 
 class TaskFacts(Record):

@@ -185,6 +185,20 @@ def test_a_baseline_that_is_wrong_in_one_set_only_is_refused() -> None:
         Baselines(reckoner).arm("eager", [draws[0], mixed], 0)
 
 
+def test_an_input_in_host_memory_is_pinned_where_the_model_runs_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = make_task("a[b]", "torch.randn(9, 4), torch.tensor([3, 8])", policy=TaskPolicy(host_inputs=(0,)))
+    reckoner = ReferenceRunner(task)
+    (drawn,) = draws_of(reckoner, 1)
+    pinned: list[torch.Tensor] = []
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: pinned.append(tensor) or tensor)
+    baselines = Baselines(reckoner)
+    assert baselines._placed(drawn.inputs) is drawn.inputs
+    baselines._captures = True  # as on a GPU
+    placed = baselines._placed(drawn.inputs)
+    assert [value is other for value, other in zip(placed, drawn.inputs, strict=True)] == [False, True]
+    assert [tensor is placed[0] for tensor in pinned] == [True]
+
+
 def test_mutated_inputs_are_copies_restored_before_every_execution() -> None:
     task = make_task("a.mul_(3.0)", "torch.randn(32)", policy=TaskPolicy(mutates=(0,)))
     reckoner = ReferenceRunner(task)

@@ -90,6 +90,14 @@ def test_what_is_not_read_is_not_compulsory() -> None:
     assert facts("a[0] + a.sum()", "torch.randn(8, 4)").compulsory_bytes == 4 * (32 + 4)
 
 
+def test_bytes_of_inputs_in_host_memory_are_counted_apart() -> None:
+    task = make_task("a[b] + 1", "torch.randn(100, 4), torch.tensor([3, 99, 3])")
+    of_size = facts_at(Reference(task.source, {}), "small", (), (0,), fake=False)
+    assert (of_size.compulsory_bytes, of_size.host_bytes, of_size.moved_bytes) == (3 * 8 + 48, 48, 120)
+    with pytest.raises(TaskError, match="host_inputs names input 2"):
+        facts_at(Reference(task.source, {}), "small", (), (2,), fake=False)
+
+
 def test_flops_of_matrix_products_and_estimates_of_the_rest() -> None:
     assert facts("a @ b", "torch.randn(4, 8), torch.randn(8, 5)").flops == 2 * 4 * 8 * 5
     assert facts("a.sum(1)", "torch.randn(4, 8)").flops == 32

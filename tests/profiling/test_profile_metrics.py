@@ -11,6 +11,7 @@ from kernelforge.errors import SandboxError
 from kernelforge.hardware.specs import A100, H100, SPECS
 from kernelforge.profiling.counts import CLASSES, KernelCounts, MemoryCounts, PlanCounts, by_class, instruction_class
 from kernelforge.profiling.demand import DIVISION_OF_FLOATS, DIVISION_OF_INTEGERS, machine_instructions
+from kernelforge.profiling.floor import attainable_us
 from kernelforge.profiling.metrics import build_profile
 from kernelforge.profiling.model import kernel_occupancy, launch_time, plan_time
 from kernelforge.records import Origin, Performance, Profile
@@ -366,6 +367,24 @@ def test_atomics_on_a_few_lines_wait_for_those() -> None:
     assert shared["atomics"] == pytest.approx(157, rel=0.05)
     own = adding("red.global.add.u32", words=29, lines=117, sectors=1 << 21)
     assert own["atomics"] == pytest.approx(22, rel=0.05)
+
+
+def test_host_memory_takes_the_link_its_bytes_headers_and_round_trips() -> None:
+    def link_us(key: str, requests: float) -> float:
+        spec, kernel = SPECS[key], streaming(1 << 20)
+        kernel.host_read_sectors, kernel.host_read_requests = 4e6, requests
+        return launch_time(spec, kernel, kernel_occupancy(spec, kernel, 16)).limits_us["host"]
+
+    # 128 MB in lines of 128 bytes at 51 and 25.1 GB/s; in halves of lines, twice as many headers of 20 bytes.
+    assert (link_us("h100", 1e6), link_us("a100", 1e6)) == (pytest.approx(128e3 / 51), pytest.approx(128e3 / 25.1))
+    assert link_us("a100", 2e6) == pytest.approx(128e3 / 25.1 * (128 + 40) / 148)
+    assert link_us("h100", 2e6) == pytest.approx(2e6 * 1.3 / 768)
+    assert link_us("gh200", 1e6) == pytest.approx(128e3 / 342)
+    assert "host" not in limits_of(streaming(1 << 20))
+    facts = sum_facts(1 << 20)
+    least = attainable_us(H100, facts.model_copy(update={"host_bytes": 51_000_000}))
+    assert least == pytest.approx(1000 + H100.launch_overhead_us)
+    assert least > attainable_us(H100, facts)
 
 
 def test_small_blocks_are_bound_by_their_turnover() -> None:

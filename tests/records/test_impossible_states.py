@@ -29,6 +29,7 @@ from kernelforge.records import (
     Size,
     SizeCheck,
     StartOrigin,
+    TaskPolicy,
     Verdict,
 )
 from kernelforge.records.task import MAX_PLAN_BYTES, MAX_SOURCE_BYTES
@@ -63,6 +64,20 @@ def make_profile(origin: Origin, device: str, **roofline: Any) -> Profile:
     metric = Metric(name="gpu__time_duration.sum", value=1.0, unit="us", origin=origin)
     kernel = KernelProfile(kernel="k", launches=1, grid=(1, 1, 1), block=(32, 1, 1), sampled=1.0, metrics=(metric,))
     return Profile(size="full", device=device, kernels=(kernel,), metrics=(), roofline=Roofline(**ROOFLINE | roofline))
+
+
+@pytest.mark.parametrize(
+    ("policy", "why"),
+    [
+        ({"host_inputs": (0,), "mutates": (1, 0)}, "input 0 is in host_inputs and in mutates"),
+        ({"host_inputs": (1, 1)}, "positions of different inputs"),
+        ({"host_inputs": (-1,)}, "positions of different inputs"),
+        ({"host_inputs": (0,), "library": ("matmul",)}, "allows no library"),
+    ],
+)
+def test_inputs_in_host_memory_are_only_read_and_only_by_kernels(policy: dict[str, Any], why: str) -> None:
+    with pytest.raises(ValidationError, match=why):
+        TaskPolicy(**policy)
 
 
 def test_an_energy_is_estimated_of_an_emulated_device_alone() -> None:

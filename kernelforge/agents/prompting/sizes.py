@@ -171,6 +171,7 @@ def _line(size: SizeFacts, full: SizeFacts | None, eager: bool) -> str:
 
 def _work(size: SizeFacts, eager: bool) -> str:
     flops = f", {scaled(size.flops, 'FLOP')}" if size.flops else ""
-    moved = f"moves at least {scaled(size.compulsory_bytes, 'B')}{flops}"
+    host = f", reads at least {scaled(size.host_bytes, 'B')} of host memory" if size.host_bytes else ""
+    moved = f"moves at least {scaled(size.compulsory_bytes, 'B')}{host}{flops}"
     operators = "1 operator" if size.eager_launches == 1 else f"{size.eager_launches} operators"
     return f"{moved}; eager PyTorch calls {operators}" if eager else moved

@@ -276,7 +276,7 @@ class CudaSession(Closing):
     def _check_memory(self, requests: Sequence[RunRequest], more_bytes: int = 0) -> None:
         """Raise :class:`RunFailed` if a plan takes more memory than it may, or all sets more than the device has."""
         request, available = requests[0], self._target.memory_bytes
-        needed = sum(buffer.nbytes for buffer in request.plan.buffers)
+        needed = request.device_bytes
         allowed = available if request.memory_bytes is None else min(request.memory_bytes, available)
         if needed > allowed:
             text = f"the plan needs {needed} bytes of device memory, {allowed} are allowed"
@@ -419,7 +419,8 @@ class RemoteTimedPlan(TimedPlan):
 
 def _plan_data(request: RunRequest) -> dict[str, Any]:
     """A request's plan as frames hold it."""
-    return {"plan": request.plan.to_wire(), "poison": request.poison, "mutable": sorted(request.mutable)}
+    buffers = {"mutable": sorted(request.mutable), "mapped": sorted(request.mapped)}
+    return {"plan": request.plan.to_wire(), "poison": request.poison, **buffers}
 
 
 def _read_setup(reply: Frame) -> float | None:

@@ -304,7 +304,7 @@ class EmulatedSession:
         """The child's reply, or the fault that ended it."""
         available = self._device.memory_bytes
         memory = available if request.memory_bytes is None else min(request.memory_bytes, available)
-        needed = sum(buffer.nbytes for buffer in request.plan.buffers)
+        needed = request.device_bytes
         if needed > memory:
             return RunFailure("memory", f"the plan needs {needed} bytes of device memory, {memory} are allowed")
         wire.check_tensors(request)
@@ -320,6 +320,7 @@ class EmulatedSession:
             "lines": lines,
             "wanted": elements,
             "mutable": sorted(request.mutable),
+            "mapped": sorted(request.mapped),
             "deadline_s": request.deadline_s,
             "deadline_binds": request.deadline_binds,
             "memory_bytes": memory,

@@ -224,6 +224,7 @@ def _request(data: dict[str, Any], blobs: Sequence[Blob]) -> RunRequest:
         tiled=dict(data["tiled"]),
         poison=data["poison"],
         mutable=frozenset(data["mutable"]),
+        mapped=frozenset(data["mapped"]),
         deadline_s=data["deadline_s"],
         deadline_binds=data["deadline_binds"],
         memory_bytes=data["memory_bytes"],

@@ -282,7 +282,7 @@ class CandidateRuns(ExitStack):
             # A profile, which may be of some blocks, counted no more than a quarter of this.
             return 4 * FULL_SIZE_INSTRUCTIONS
         facts = self.facts.at(size.name)
-        return max(SMALL_SIZE_INSTRUCTIONS, PADDING * (facts.flops + facts.compulsory_bytes))
+        return max(SMALL_SIZE_INSTRUCTIONS, PADDING * (facts.flops + facts.moved_bytes))
 
     def variation(self, size: Size, family: str) -> int:
         """Selects values that hardware leaves open, for an emulated device's runs on one draw."""
@@ -402,11 +402,14 @@ def run_request(
     tensors: dict[int, Blob] = {}
     tiled: dict[int, int] = {}
     mutable: set[int] = set()
+    mapped: set[int] = set()
     for buffer in plan.buffers:
         if isinstance(buffer.source, int):
             tensors[buffer.id] = draw.tensors.get(buffer.source, b"")
             if buffer.source in task.policy.mutates:
                 mutable.add(buffer.id)
+            if buffer.source in task.policy.host_inputs:
+                mapped.add(buffer.id)
         elif isinstance(buffer.source, str):
             tensors[buffer.id] = draw.weights.get(buffer.source, b"")
         if buffer.source is not None and buffer.source in draw.tiled:
@@ -422,6 +425,7 @@ def run_request(
         tiled=tiled,
         poison=poison,
         mutable=frozenset(mutable),
+        mapped=frozenset(mapped),
         deadline_s=limit_s,
         deadline_binds=limit_binds,
         max_thread_instructions=instructions,

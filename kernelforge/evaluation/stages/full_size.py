@@ -85,7 +85,7 @@ _BULK_SECTORS = "ptx__bulk_copy_sectors.sum"
 
 def is_cheap(facts: SizeFacts) -> bool:
     """Whether the reference may be run for the sake of a comparison."""
-    return facts.compulsory_bytes <= REFERENCE_BYTES and facts.flops <= DEAR_FLOPS
+    return facts.moved_bytes <= REFERENCE_BYTES and facts.flops <= DEAR_FLOPS
 
 
 class FullSizeResult(NamedTuple):
@@ -258,7 +258,7 @@ class ModelledFullSize(FullSizeStage):
     @property
     def _too_large(self) -> bool:
         """Whether the reference is too large to be run whole."""
-        return self._tiled or self.facts.compulsory_bytes > REFERENCE_BYTES
+        return self._tiled or self.facts.moved_bytes > REFERENCE_BYTES
 
     @contextlib.contextmanager
     def _inputs(self) -> Iterator[DrawHandle]:
@@ -317,7 +317,7 @@ class ModelledFullSize(FullSizeStage):
         """
         most = self.runs.most_work(self.size) or 0
         self._refuse_padding(most + 1)
-        bound = PADDING * (self.facts.flops + self.facts.compulsory_bytes)
+        bound = PADDING * (self.facts.flops + self.facts.moved_bytes)
         less = f"to run it whole takes over {most:.2g} thread instructions, the budget, and the profile counted fewer"
         return FullSizeResult(missing=f"no profile: {less} ({bound:.2g} would be TIMEOUT)") if profile else None
 
@@ -422,7 +422,7 @@ class ModelledFullSize(FullSizeStage):
         """
         session = self.runs.on_device(self.artifact)
         seed = int(content_hash(self.work.seed, self.runs.task.name, "sample"), 16) >> 1
-        bound = PADDING * (self.facts.flops + self.facts.compulsory_bytes)
+        bound = PADDING * (self.facts.flops + self.facts.moved_bytes)
         most = max(bound, PROFILE_INSTRUCTIONS) if bound <= DECIDING_INSTRUCTIONS else PROFILE_INSTRUCTIONS
         request = replace(self.request(draw, POISONS[0]), sample_seed=seed, max_thread_instructions=most)
         try:
@@ -457,10 +457,10 @@ class ModelledFullSize(FullSizeStage):
     def _refuse_padding(self, instructions: float) -> None:
         """A full size may go unchecked because the task is large, not because the candidate makes it so."""
         facts = self.facts
-        if instructions > PADDING * (facts.flops + facts.compulsory_bytes):
+        if instructions > PADDING * (facts.flops + facts.moved_bytes):
             message = (
                 f"about {instructions:.2g} thread instructions for a reference of {facts.flops:.2g} flop and "
-                f"{facts.compulsory_bytes:.2g} bytes, over {PADDING} for each: it does not end, or is too slow for its "
+                f"{facts.moved_bytes:.2g} bytes, over {PADDING} for each: it does not end, or is too slow for its "
                 "values to be checked"
             )
             self.work.fail(Verdict.TIMEOUT, self.size, self.family, message)

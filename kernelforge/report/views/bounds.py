@@ -9,7 +9,8 @@ from kernelforge.report.views import View
 
 TITLES: Mapping[str, str] = {
     "dram": "DRAM", "l2": "L2", "l1": "L1", "shared": "shared memory", "fp32": "arithmetic", "tensor": "tensor cores",
-    "issue": "issue", "latency": "latency", "blocks": "block turnover", "atomics": "atomics", "launch": "launch",
+    "issue": "issue", "latency": "latency", "blocks": "block turnover", "atomics": "atomics", "host": "host link",
+    "launch": "launch",
 }  # fmt: skip
 """Limits in words; of others the name is shown."""
 
@@ -19,7 +20,7 @@ class Bound(View):
 
     name: str
     """``dram``, ``l2``, ``l1``, ``shared``, ``fp32``, ``tensor``, ``issue``, ``latency``, ``blocks``, ``atomics``,
-    or ``launch``: what starting its launches takes."""
+    ``host``, or ``launch``: what starting its launches takes."""
     title: str
     time_us: float
     """Of all its launches, if nothing else bound them."""

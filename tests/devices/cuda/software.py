@@ -115,6 +115,8 @@ class SoftwareDriver:
         self._memory = Memory(memory_bytes)
         self._clock_ns = 0
         self._error: str | None = None
+        self.host_blocks: dict[int, int] = {}
+        """Bytes of each block of host memory, by its address."""
         self._capture: Recorded | None = None
 
     def _check(self) -> None:
@@ -143,9 +145,16 @@ class SoftwareDriver:
         except OutOfDeviceMemory as error:
             raise DriverError("CUDA_ERROR_OUT_OF_MEMORY", f"allocating {nbytes} bytes") from error
 
+    def allocate_host(self, nbytes: int) -> int:
+        self._check()
+        pointer = self._memory.allocate(nbytes, "host memory")
+        self.host_blocks[pointer] = nbytes
+        return pointer
+
     def free(self, pointer: int) -> None:
         self._check()
         self._memory.free(pointer)
+        self.host_blocks.pop(pointer, None)
 
     def write(self, pointer: int, data: bytes | memoryview) -> None:
         self._check()

@@ -17,6 +17,7 @@ from kernelforge.devices.cuda.worker.driver import DriverError
 from kernelforge.devices.cuda.worker.errors import plan_failure
 from kernelforge.devices.cuda.worker.launch_binding import KernelLimits
 from kernelforge.devices.cuda.worker.runner import Runner
+from kernelforge.devices.cuda.worker.tensors import GUARD_BYTES
 from tests.devices.cuda import plans
 from tests.devices.cuda.plans import ADD, ADD_PLAN, Array, Weights, buffer_contents, floats, randoms, resolve
 from tests.devices.cuda.software import Blind, Graphless, SoftwareDriver, with_ptx
@@ -92,6 +93,26 @@ def test_a_write_before_the_start_is_found_in_the_guard(compiler: Compiler) -> N
 def test_copying_beyond_the_end_is_found_although_guards_are_copied(compiler: Compiler) -> None:
     text = "def forward(x):\n    out = empty_like(x)\n    duplicate[1, 128](x, out, i32(128))\n    return out\n"
     assert run(compiler, plans.COPY, text, randoms(100)).faults[0].kind == "sanitizer"
+
+
+class Placing(SoftwareDriver):
+    """Remembers how many bytes of host memory there were at each launch."""
+
+    def launch(self, *arguments: Any) -> None:
+        self.at_launch = list(self.host_blocks.values())
+        super().launch(*arguments)
+
+
+def test_an_input_of_the_host_is_mapped_guarded_and_freed(compiler: Compiler) -> None:
+    a, b = randoms(300), randoms(300, seed=1)
+    driver = Placing()
+    ran = run(compiler, ADD, ADD_PLAN, a, b, driver=driver, mapped=frozenset({1}))
+    np.testing.assert_array_equal(floats(ran.outputs[0]), a + b)
+    assert (driver.at_launch, driver.host_blocks) == ([b.nbytes + 2 * GUARD_BYTES], {})
+    source = ADD.replace("out[i] = a[i] + b[i];", "out[i] = 1; if (i == 7) const_cast<float*>(b)[AT] = 1;")
+    for at, message in (("7", "write to a read-only buffer, 2[89] bytes into 'b'"), ("300", "after the end of 'b'")):
+        written = run(compiler, source.replace("AT", at), ADD_PLAN, a, b, mapped=frozenset({1}))
+        assert re.search(message, written.faults[0].message)
 
 
 def test_a_write_to_an_input_is_found(compiler: Compiler) -> None:

@@ -16,13 +16,19 @@ COALESCED_LD = "l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_ld.r
 
 
 def profile(
-    source: str, plan: str, *arrays: Array, compulsory: int, flops: int = 0, sampled: bool = False
+    source: str,
+    plan: str,
+    *arrays: Array,
+    compulsory: int,
+    flops: int = 0,
+    sampled: bool = False,
+    mapped: frozenset[int] = frozenset(),
 ) -> tuple[Profile, Performance]:
     """Profile a plan; ``sampled`` forces sampling at sizes that a test can afford."""
     resolved = resolve(plan, arrays)
     runs = runner(source)
     budget = Budget(len(resolved.launches), total=400_000, floor=100_000) if sampled else None
-    counts = runs.profile(work(resolved, arrays, poison=0), budget=budget)
+    counts = runs.profile(work(resolved, arrays, poison=0, mapped=mapped), budget=budget)
     assert runs.build.memory.used_bytes == 0
     registers = dict.fromkeys(resolved.expressions, REGISTERS)
     return build_profile(H100, "emulated:h100", counts, registers, facts(resolved, arrays, compulsory, flops))
@@ -51,6 +57,47 @@ def test_sampled_vector_add_moves_twelve_bytes_per_element() -> None:
     assert profiled.kernels[0].sampled < 0.1
     assert excess(profiled) == pytest.approx(1, rel=0.01)
     assert profiled.value("l1tex__t_requests_pipe_lsu_mem_global_op_st.sum") == pytest.approx(n / 32, rel=0.01)
+
+
+HOST_SECTORS = "lts__t_sectors_aperture_sysmem_op_read.sum"
+HOST_REQUESTS = "kernelforge__host_read_requests.sum"
+SHIFTED = """
+extern "C" __global__ void shifted(const float* a, const float* b, float* out, int n, int by) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) out[i] = a[i + by] + b[i];
+}
+"""
+
+
+@pytest.mark.parametrize("sampled", [False, True])
+@pytest.mark.parametrize("by", [0, 8, 11])
+def test_reads_of_host_memory_go_over_the_link_in_requests_of_a_line(by: int, sampled: bool) -> None:
+    """A warp reads one line, or parts of two; a block of eight warps has read the sectors between two of them once."""
+    n = 1 << 18
+    plan = ADD_PLAN.replace("add[", "shifted[").replace("a.numel()", "b.numel()").replace("_like(a)", "_like(b)")
+    arrays = randoms(n + 16), randoms(n)
+    profiled, performance = profile(
+        SHIFTED, plan.replace("i32(n)", f"i32(n), i32({by})"), *arrays, compulsory=8 * n, sampled=sampled,
+        mapped=frozenset({0}),
+    )  # fmt: skip
+    warps = n // 32
+    more = 0 if by == 0 else warps // 8 * (by % 8 != 0)
+    assert profiled.value(HOST_SECTORS) == pytest.approx(4 * warps + more, rel=0.01)
+    assert profiled.value(HOST_REQUESTS) == pytest.approx(warps if by == 0 else 2 * warps, rel=0.01)
+    assert profiled.value("dram__bytes_read.sum") == pytest.approx(4 * n, rel=0.01)
+    assert excess(profiled) == pytest.approx(1, rel=0.01)
+    assert performance.bound == "host"
+
+
+def test_a_request_for_host_and_device_memory_is_counted_on_both() -> None:
+    source = """extern "C" __global__ void mixed(const float* a, const float* b, float* out) {
+  out[threadIdx.x] = (threadIdx.x < 16 ? a : b)[threadIdx.x];
+}"""
+    plan = "def forward(a, b):\n    out = empty((32,))\n    mixed[1, 32](a, b, out)\n    return out\n"
+    profiled, _ = profile(source, plan, randoms(32), randoms(32), compulsory=192, mapped=frozenset({1}))
+    assert (profiled.value(HOST_SECTORS), profiled.value(HOST_REQUESTS)) == (2, 1)
+    assert profiled.value("dram__bytes_read.sum") == 64
+    assert profile(source, plan, randoms(32), randoms(32), compulsory=192)[0].value(HOST_SECTORS) is None
 
 
 def test_sampled_and_whole_counts_agree() -> None:

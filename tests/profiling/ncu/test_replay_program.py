@@ -75,7 +75,7 @@ def replay(
         )
         for kernel in artifact.build.kernels
     }
-    request = {"plan": plan.to_wire(), "kernels": kernels, "mutable": list(mutable)}
+    request = {"plan": plan.to_wire(), "kernels": kernels, "mutable": list(mutable), "mapped": []}
     return Replay(driver, request, artifact.cubin, buffer_contents(plan, arrays))
 
 

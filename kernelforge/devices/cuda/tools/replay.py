@@ -42,13 +42,17 @@ _NOBODY = 65534
 
 
 class ExactTensors:
-    """Buffers of a plan, each an allocation of exactly its size; only inputs and weights are initialised."""
+    """Buffers of a plan, each an allocation of exactly its size; only inputs and weights are initialised. Those of
+    ``mapped`` are in pinned host memory."""
 
-    def __init__(self, driver: Driver, plan: ResolvedPlan, contents: Mapping[int, Blob]) -> None:
+    def __init__(
+        self, driver: Driver, plan: ResolvedPlan, contents: Mapping[int, Blob], mapped: frozenset[int] = frozenset()
+    ) -> None:
         self._driver = driver
         self._pointers: dict[int, Pointer] = {}
         for buffer in plan.buffers:
-            self._pointers[buffer.id] = driver.allocate(buffer.nbytes)
+            allocate = driver.allocate_host if buffer.id in mapped else driver.allocate
+            self._pointers[buffer.id] = allocate(buffer.nbytes)
             content = contents.get(buffer.id)
             if content is not None:
                 driver.write(self._pointers[buffer.id], content)
@@ -79,7 +83,7 @@ class Replay:
             raise PlanFailed(fault)
         try:
             module = driver.load(cubin)
-            self._tensors = ExactTensors(driver, self._plan, contents)
+            self._tensors = ExactTensors(driver, self._plan, contents, frozenset(request["mapped"]))
         except DriverError as error:
             needed = sum(buffer.nbytes for buffer in self._plan.buffers)
             raise plan_failure(error, f"loading the build and {needed} bytes of tensors") from error

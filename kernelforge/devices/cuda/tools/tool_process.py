@@ -213,6 +213,7 @@ def request_folder(
             "kernels": kernel_limits(artifact),
             "tensors": sorted(request.tensors),
             "mutable": sorted(request.mutable),
+            "mapped": sorted(request.mapped),
             "readable": role_policy("gpu-runner").mounts,
             **more,
         }

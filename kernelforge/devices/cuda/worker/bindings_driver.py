@@ -17,6 +17,7 @@ from kernelforge.devices.cuda.worker.driver import (
     Feature,
     GpuFacts,
     Graph,
+    HostMemory,
     KernelFunction,
     LaunchShape,
     Pointer,
@@ -25,6 +26,7 @@ from kernelforge.devices.cuda.worker.driver import (
     gpu_facts,
     on_torch_stream,
     torch_pool,
+    write_host,
 )
 
 PORTABLE_CLUSTER = 8
@@ -169,6 +171,7 @@ class BindingsDriver:
         self.ordinal = ordinal
         self.stream = cuda.CUstream(owner.stream)
         self.capturing: BindingsCapture | None = None
+        self._host = HostMemory()
         self._facts = self._read_facts()
         # Both came with Hopper (CUDA C++ Programming Guide, *Compute Capabilities*).
         old: frozenset[Feature] = frozenset({"clusters", "tensor_maps"})
@@ -235,17 +238,40 @@ class BindingsDriver:
     def allocate(self, nbytes: int) -> Pointer:
         return self.owner.allocate(nbytes)
 
+    def allocate_host(self, nbytes: int) -> Pointer:
+        doing = f"allocating {nbytes} bytes of pinned host memory"
+        flags = self.cuda.CU_MEMHOSTALLOC_PORTABLE | self.cuda.CU_MEMHOSTALLOC_DEVICEMAP
+        address = int(self.call(doing, "cuMemHostAlloc", max(1, nbytes), flags))
+        try:
+            device = int(self.call(doing, "cuMemHostGetDevicePointer", address, 0))
+        except DriverError:
+            self.call("freeing host memory", "cuMemFreeHost", address)
+            raise
+        return self._host.add(device, address, nbytes)
+
     def free(self, pointer: Pointer) -> None:
-        self.owner.free(pointer)
+        address = self._host.pop(pointer)
+        if address is not None:
+            self.call("freeing host memory", "cuMemFreeHost", address)
+        else:
+            self.owner.free(pointer)
 
     def write(self, pointer: Pointer, data: bytes | memoryview) -> None:
         nbytes = memoryview(data).nbytes
-        if nbytes:
+        address = self._host.address(pointer, nbytes)
+        if address is not None:
+            self.synchronize()
+            write_host(address, data)
+        elif nbytes:
             doing = f"writing {nbytes} bytes"
             self.call(doing, "cuMemcpyHtoDAsync", pointer, data, nbytes, self.stream)
             self.call(doing, "cuStreamSynchronize", self.stream)
 
     def read(self, pointer: Pointer, nbytes: int) -> bytes:
+        address = self._host.address(pointer, nbytes)
+        if address is not None:
+            self.synchronize()
+            return ctypes.string_at(address, nbytes)
         data = bytearray(nbytes)
         if nbytes:
             doing = f"reading {nbytes} bytes"

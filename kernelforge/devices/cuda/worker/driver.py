@@ -157,6 +157,46 @@ class Capture(Protocol):
     def __exit__(self, *error: object) -> None: ...
 
 
+class HostMemory:
+    """Blocks of pinned host memory that one driver mapped into the device's address space.
+
+    The CPU writes and reads them, without copies by CUDA.
+    """
+
+    def __init__(self) -> None:
+        self._blocks: dict[Pointer, tuple[int, int, object]] = {}
+
+    def add(self, device: Pointer, address: int, nbytes: int, owner: object = None) -> Pointer:
+        """Keep a block of ``nbytes``.
+
+        Args:
+            device: Its device address, which is returned.
+            address: Its address in the process.
+            nbytes: Its size.
+            owner: An object that frees the memory with its last reference.
+        """
+        self._blocks[device] = address, nbytes, owner
+        return device
+
+    def pop(self, device: Pointer) -> int | None:
+        """Forget the block at a device address; its address in the process, None if no block begins there."""
+        block = self._blocks.pop(device, None)
+        return None if block is None else block[0]
+
+    def address(self, pointer: Pointer, nbytes: int) -> int | None:
+        """Address in the process of bytes at a device address; None if they are in device memory."""
+        for device, (address, size, _) in self._blocks.items():
+            if 0 <= pointer - device <= size - nbytes:
+                return address + pointer - device
+        return None
+
+
+def write_host(address: int, data: bytes | memoryview) -> None:
+    """Copy bytes to an address in the process."""
+    view = memoryview(data).cast("B")
+    memoryview((ctypes.c_char * view.nbytes).from_address(address)).cast("B")[:] = view
+
+
 class Driver(Protocol):
     """One context on one GPU. Every method raises :class:`DriverError` if CUDA refuses."""
 
@@ -171,6 +211,14 @@ class Driver(Protocol):
 
     def allocate(self, nbytes: int) -> Pointer:
         """Allocate memory, aligned to at least 256 bytes; ``nbytes`` may be 0."""
+        ...
+
+    def allocate_host(self, nbytes: int) -> Pointer:
+        """Allocate pinned host memory that is mapped into the device's address space; :meth:`free` frees it.
+
+        Returns:
+            Its device address. Kernels reach it there, and :meth:`write` and :meth:`read` the memory itself.
+        """
         ...
 
     def free(self, pointer: Pointer) -> None: ...

@@ -34,6 +34,7 @@ class GraphTimedPlan:
         runner: Runner with the build.
         plan: Plan of one execution.
         mutable: Inputs that it may write.
+        mapped: Inputs in pinned host memory.
         poison: Byte that outputs and workspace hold before each execution.
         flush_bytes: Bytes read to empty the L2; 0 for none.
         flush_each: Flush before each execution rather than once per sample.
@@ -45,6 +46,7 @@ class GraphTimedPlan:
         plan: ResolvedPlan,
         *,
         mutable: frozenset[int],
+        mapped: frozenset[int] = frozenset(),
         poison: int,
         flush_bytes: int,
         flush_each: bool,
@@ -53,6 +55,7 @@ class GraphTimedPlan:
         self._driver: Driver = runner.driver
         self._plan = plan
         self._mutable = mutable
+        self._mapped = mapped
         self._poison = poison
         self._flush_bytes = flush_bytes
         self._flush_each = flush_each
@@ -80,7 +83,8 @@ class GraphTimedPlan:
         Raises:
             PlanFailed: it does not fit, or CUDA would refuse the plan.
         """
-        self._sets.append(self._runner.tensors(RunRequest(self._plan, tensors, self._poison, self._mutable)))
+        request = RunRequest(self._plan, tensors, self._poison, self._mutable, self._mapped)
+        self._sets.append(self._runner.tensors(request))
         try:
             self._sets[-1].keep_pristine()
         except DriverError as error:

@@ -136,7 +136,8 @@ class _Session:
     def _op_run(self, data: dict[str, Any], blobs: Sequence[Blob]) -> _Reply:
         tensors = dict(zip(data["tensors"], blobs, strict=True))
         plan = ResolvedPlan.from_wire(data["plan"])
-        result = self.runner.run(RunRequest(plan, tensors, data["poison"], frozenset(data["mutable"])))
+        mutable, mapped = frozenset(data["mutable"]), frozenset(data["mapped"])
+        result = self.runner.run(RunRequest(plan, tensors, data["poison"], mutable, mapped))
         self.lost = self.runner.lost
         return self._faulted(result.faults) | {"seconds": result.seconds}, result.outputs
 
@@ -147,6 +148,7 @@ class _Session:
             self.runner,
             ResolvedPlan.from_wire(data["plan"]),
             mutable=frozenset(data["mutable"]),
+            mapped=frozenset(data["mapped"]),
             poison=data["poison"],
             flush_bytes=data["flush_bytes"],
             flush_each=data["flush_each"],

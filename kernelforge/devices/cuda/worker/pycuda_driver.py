@@ -7,6 +7,7 @@ nor tensor maps. Timing is therefore by launches, which the name of the timing p
 from __future__ import annotations
 
 import atexit
+import ctypes
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -19,6 +20,7 @@ from kernelforge.devices.cuda.worker.driver import (
     DriverError,
     Feature,
     GpuFacts,
+    HostMemory,
     KernelFunction,
     LaunchShape,
     LoadedModule,
@@ -27,6 +29,7 @@ from kernelforge.devices.cuda.worker.driver import (
     cuda_library,
     gpu_facts,
     on_torch_stream,
+    write_host,
 )
 
 _INTEGERS = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64"}
@@ -58,6 +61,7 @@ class PycudaDriver:
         self._cuda = pycuda.driver
         self.ordinal = ordinal
         self._blocks: dict[Pointer, Any] = {}
+        self._host = HostMemory()
         self._open = False
         with self._named(f"opening GPU {ordinal}"):
             self._cuda.init()
@@ -115,7 +119,19 @@ class PycudaDriver:
         self._blocks[int(block)] = block
         return int(block)
 
+    def allocate_host(self, nbytes: int) -> Pointer:
+        flags = self._cuda.host_alloc_flags
+        with self._named(f"allocating {nbytes} bytes of pinned host memory"):
+            array = self._cuda.pagelocked_empty(
+                max(1, nbytes), self._numpy.uint8, mem_flags=flags.PORTABLE | flags.DEVICEMAP
+            )
+            device = int(array.base.get_device_pointer())
+        # pycuda frees the memory with the array.
+        return self._host.add(device, int(array.ctypes.data), nbytes, array)
+
     def free(self, pointer: Pointer) -> None:
+        if self._host.pop(pointer) is not None:
+            return
         if pointer not in self._blocks:
             raise DriverError("CUDA_ERROR_INVALID_VALUE", f"freeing {pointer:#x}, which is not allocated")
         with self._named("freeing memory"):
@@ -123,12 +139,20 @@ class PycudaDriver:
 
     def write(self, pointer: Pointer, data: bytes | memoryview) -> None:
         nbytes = memoryview(data).nbytes
-        if nbytes:
+        address = self._host.address(pointer, nbytes)
+        if address is not None:
+            self.synchronize()
+            write_host(address, data)
+        elif nbytes:
             with self._named(f"writing {nbytes} bytes"):
                 self._stream.synchronize()
                 self._cuda.memcpy_htod(pointer, data)
 
     def read(self, pointer: Pointer, nbytes: int) -> bytes:
+        address = self._host.address(pointer, nbytes)
+        if address is not None:
+            self.synchronize()
+            return ctypes.string_at(address, nbytes)
         data = bytearray(nbytes)
         if nbytes:
             with self._named(f"reading {nbytes} bytes"):

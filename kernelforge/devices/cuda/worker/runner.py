@@ -101,7 +101,7 @@ class Runner:
         if fault is not None:
             raise PlanFailed(fault)
         try:
-            tensors = Tensors(self.driver, request.plan, request.mutable)
+            tensors = Tensors(self.driver, request.plan, request.mutable, request.mapped)
             tensors.put(request.tensors)
             tensors.poison(request.poison)
         except DriverError as error:

@@ -37,7 +37,7 @@ class _GuardedBuffer:
 
 
 class Tensors:
-    """Buffers of one plan on the device.
+    """Buffers of one plan on the device; those of ``mapped`` in pinned host memory, with guards there.
 
     Each guard has its own random bytes, so that neither a constant nor data of another buffer matches them.
 
@@ -45,7 +45,9 @@ class Tensors:
         DriverError: they do not fit.
     """
 
-    def __init__(self, driver: Driver, plan: ResolvedPlan, mutable: frozenset[int]) -> None:
+    def __init__(
+        self, driver: Driver, plan: ResolvedPlan, mutable: frozenset[int], mapped: frozenset[int] = frozenset()
+    ) -> None:
         self._driver = driver
         self._plan = plan
         self.mutable = mutable
@@ -56,7 +58,8 @@ class Tensors:
         """Copies of mutable inputs as :meth:`put` wrote them, made by :meth:`keep_pristine`."""
         try:
             for buffer in plan.buffers:
-                base = driver.allocate(buffer.nbytes + 2 * GUARD_BYTES)
+                allocate = driver.allocate_host if buffer.id in mapped else driver.allocate
+                base = allocate(buffer.nbytes + 2 * GUARD_BYTES)
                 guarded = _GuardedBuffer(buffer, base, os.urandom(GUARD_BYTES), os.urandom(GUARD_BYTES))
                 self._buffers[buffer.id] = guarded
                 driver.write(guarded.base, guarded.before)

@@ -168,7 +168,7 @@ class Execution:
         self._deadline = Deadline(request.deadline_s)
         self._random = random.Random(request.sample_seed)
         self._address: dict[int, int] = {}
-        needed, allowed = sum(buffer.nbytes for buffer in request.plan.buffers), request.memory_bytes
+        needed, allowed = request.device_bytes, request.memory_bytes
         if allowed is not None and needed > allowed:
             text = f"the plan needs {needed} bytes of device memory, {allowed} are allowed"
             raise LaunchFailed(RunFailure("memory", text))

@@ -169,6 +169,9 @@ class Collector:
         spec = self._spec
         self._l2_bytes = spec.l2_distinct_bytes
         self._cache = CacheModel(spec.unified_l1_bytes_per_sm, self._l2_bytes, spec.l2_fetch_bytes)
+        mapped = execution.request.mapped
+        self._host = [(e.address, e.address + e.nbytes) for e in self._extents if e.buffer in mapped]
+        self._cache.map_host(self._host)
         keep_footprint(self._cache, self._extents)
         self._residency: Residency | None = None
         self._memsets = 0
@@ -516,6 +519,7 @@ class Collector:
 
         def missed(l2_bytes: float) -> float:
             cache = CacheModel(l1_share, int(l2_bytes), self._spec.l2_fetch_bytes)
+            cache.map_host(self._host)
             self._execution.run_blocks(step, self._execution.blocks(step, (unit,)), cache=cache, strict=False)
             return cache.counts.dram_read_sectors * SECTOR_BYTES
 
@@ -602,7 +606,10 @@ def add_launch(
     group.launches += 1
     group.blocks += math.prod(group.grid)
     group.blocks_run += ran
-    for name in ("l1_read_sectors", "l1_read_hits", "l2_read_sectors", "l2_read_hits", "l2_write_sectors"):
+    for name in (
+        "l1_read_sectors", "l1_read_hits", "l2_read_sectors", "l2_read_hits", "l2_write_sectors", "host_read_sectors",
+        "host_read_requests",
+    ):  # fmt: skip
         setattr(group, name, getattr(group, name) + getattr(moved, name))
     group.dram_read_bytes += read_bytes
     group.dram_write_bytes += written_bytes

@@ -116,7 +116,10 @@ CACHE_FOOTPRINT_LINES = 200  # 0: no footprint is kept
 CACHE_TOUCHED = 208  # address of the numbers of its words that have sectors, in the order in which they got some
 CACHE_TOUCHED_COUNT = 216
 CACHE_FOOTPRINT_ONLY = 224  # 1: loads of sectors that nothing has written are noted in the footprint alone
-CACHE_HEADER = 232
+CACHE_HOST_COUNTERS = 232  # two i64: sectors read over the host link, and requests of them
+CACHE_HOST_RANGES = 248  # address of the first sector and the end of each range of host memory
+CACHE_HOST_RANGE_COUNT = 256
+CACHE_HEADER = 264
 L1_WAYS = 16
 """Chosen for the time of a look-up: lines may be almost anywhere in an L1. Accel-Sim's Volta has 4 sets of 64 to 256
 ways (``SM7_QV100``); an A100's windows of images keep with 16 what they keep with more, and lose it with 4."""
@@ -148,6 +151,10 @@ class CacheCounts:
     l2_write_sectors: float = 0.0
     dram_read_sectors: float = 0.0
     dram_write_sectors: float = 0.0
+    host_read_sectors: float = 0.0
+    """Sectors of host memory that the L1 lacked; the L2 holds none of them."""
+    host_read_requests: float = 0.0
+    """What a warp's request lacks of one line of host memory is one request on the link."""
 
     def plus(self, other: CacheCounts, sign: float = 1) -> CacheCounts:
         return CacheCounts(*(a + sign * b for a, b in zip(astuple(self), astuple(other), strict=True)))
@@ -169,6 +176,10 @@ class CacheModel:
     warp issues without a load in between are merged before the L2. The L2 is write-back; a sector is fetched if it is
     written in part and not completed. CTAs run one after another, so hit rates approximate those of a GPU that runs
     them side by side: :mod:`kernelforge.devices.emulated.profile.side_by_side` does better.
+
+    Host memory that is mapped into the device's address space (:meth:`map_host`) is in no L2: "All system memory
+    accesses currently are not cached in L2" (NVIDIA, forums.developer.nvidia.com/t/switch-off-l1-cache/37274). It is
+    assumed that an L1 holds it as it does device memory.
 
     Args:
         l1_bytes: L1 capacity of one CTA.
@@ -196,6 +207,7 @@ class CacheModel:
         self._trace = np.empty(0, dtype=np.int64)
         self._footprint = np.zeros((0, 2), dtype=np.uint64)
         self._touched = np.empty(0, dtype=np.int64)
+        self._host_ranges = np.empty((0, 2), dtype=np.int64)
 
     @property
     def address(self) -> int:
@@ -211,7 +223,14 @@ class CacheModel:
     def counts(self) -> CacheCounts:
         """The counters since the last reset."""
         self._finish_stores()
-        return CacheCounts(*self._header[CACHE_COUNTERS // 8 : CACHE_COUNTERS // 8 + 7].tolist())
+        counters = (self._header[at // 8 : at // 8 + n] for at, n in ((CACHE_COUNTERS, 7), (CACHE_HOST_COUNTERS, 2)))
+        return CacheCounts(*np.concatenate(list(counters)).tolist())
+
+    def map_host(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Let ranges of device addresses, each its first and its end, be host memory; whole sectors each."""
+        self._host_ranges = np.array([(a // SECTOR_BYTES, -(-end // SECTOR_BYTES)) for a, end in ranges], np.int64)
+        self._header[CACHE_HOST_RANGES // 8] = self._host_ranges.ctypes.data
+        self._header[CACHE_HOST_RANGE_COUNT // 8] = len(ranges)
 
     def record(self, words: int) -> None:
         """Record requests from now on, in at most that many words; 0 ends it."""
@@ -261,6 +280,7 @@ class CacheModel:
         self._footprint[self._touched_words] = 0
         self._header[CACHE_TOUCHED_COUNT // 8] = 0
         self._header[CACHE_TICK // 8 : CACHE_COUNTERS // 8 + 7] = 0
+        self._header[CACHE_HOST_COUNTERS // 8 : CACHE_HOST_COUNTERS // 8 + 2] = 0
 
     @property
     def _used(self) -> npt.NDArray[np.int64]:
@@ -501,12 +521,59 @@ def cache_access(ctx: int, count: int, access: int, masks: int) -> None:
     cache = load_i64(ctx + lay.CTX_CACHE)
     units = load_i64(ctx + lay.CTX_SCRATCH) + UNITS
     warp = load_i32(ctx + lay.CTX_WARP)
+    if load_i64(cache + CACHE_HOST_RANGE_COUNT):
+        count = without_host(cache, units, count, access, masks, warp)
+        if count == 0:
+            return
     if load_i64(cache + CACHE_TRACE_CAPACITY):
         record_request(cache, units, count, access, masks, warp)
     if load_i64(cache + CACHE_FOOTPRINT_ONLY) and access == lay.LOAD:
         note_loads(cache, units, count, warp)
     else:
         l1_access(cache, 0, units, masks, count, access, warp, 0, 0)
+
+
+@native
+def is_host(cache: int, sector: int) -> bool:
+    """Whether a sector is of host memory."""
+    at = load_i64(cache + CACHE_HOST_RANGES)
+    for _ in range(load_i64(cache + CACHE_HOST_RANGE_COUNT)):
+        if sector >= load_i64(at) and sector < load_i64(at + 8):
+            return True
+        at += 16
+    return False
+
+
+@native
+def without_host(cache: int, units: int, count: int, access: int, masks: int, warp: int) -> int:
+    """Read the sectors of one request that are of host memory, and take them out of it.
+
+    What the L1 lacks of a line is one request on the link. Returns how many sectors are in device memory.
+    """
+    counters, host = cache + CACHE_COUNTERS, cache + CACHE_HOST_COUNTERS
+    rest = 0
+    line = -1
+    for k in range(count):
+        sector = load_i64(units + 8 * k)
+        if not is_host(cache, sector):
+            store_i64(units + 8 * rest, sector)
+            if masks:
+                store_i64(masks + 8 * rest, load_i64(masks + 8 * k))
+            rest += 1
+            continue
+        if access == lay.LOAD:
+            store_i64(counters, load_i64(counters) + 1)
+            if l1_read(cache, load_i64(cache + CACHE_L1_TAGS), load_i64(cache + CACHE_L1_SETS), sector):
+                store_i64(counters + 8, load_i64(counters + 8) + 1)
+                continue
+        store_i64(host, load_i64(host) + 1)
+        if sector >> 2 != line:
+            line = sector >> 2
+            store_i64(host + 8, load_i64(host + 8) + 1)
+    if rest == 0:
+        epoch = load_i64(cache + CACHE_EPOCHS) + 8 * warp
+        store_i64(epoch, load_i64(epoch) + 1)
+    return rest
 
 
 @native

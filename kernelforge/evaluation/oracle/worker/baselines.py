@@ -6,6 +6,9 @@ each flush, so that launches from the host are not hidden behind it; a figure fo
 ``compile`` and ``compile-max-autotune``: ``torch.compile`` with those modes, captured in a CUDA graph where that works,
 as candidates are. Matrix products have cuBLAS and cuBLASLt too (:mod:`kernelforge.evaluation.oracle.worker.cublas`).
 
+Inputs that a task declares to be in host memory are pinned tensors of the CPU here: what the model makes of them is
+its own (PyTorch gathers on the CPU and copies the rows), and none of that can be captured.
+
 A baseline is armed on the very draws that a candidate is timed on: one set of inputs, weights and outputs per draw. It
 counts only when what it leaves in every set agrees with what the oracle expects there. One that cannot be built, or
 that is wrong, is refused with its reason. On ``cpu`` the same protocol runs by the host's clock and without graphs:
@@ -171,7 +174,7 @@ class Baselines:
         if name in COMPILE_MODES:
             _prepare_compiler()
             calls = [torch.compile(model, mode=COMPILE_MODES[name], dynamic=False) for model in models]
-        inputs = [drawn.inputs for drawn in draws]
+        inputs = [self._placed(drawn.inputs) for drawn in draws]
         mutates, written = self._reckoner.task.policy.mutates, self._written_by(draws[0])
         sets = ModelSets(calls, inputs, mutates, written)
         try:
@@ -183,6 +186,17 @@ class Baselines:
             sets = ModelSets([self._on_device(model) for model in models], inputs, mutates, written)
             sets.note = "its forward names no device for tensors it makes; each call pays for setting one"
         return sets
+
+    def _placed(self, inputs: tuple[Value, ...]) -> tuple[Value, ...]:
+        """Inputs with those of ``host_inputs`` in pinned host memory, where the model says itself what it gathers there
+        and copies to the GPU."""
+        if not self._captures:
+            return inputs
+        in_host = self._reckoner.task.policy.host_inputs
+        return tuple(
+            clone_strided(value.cpu()).pin_memory() if number in in_host and isinstance(value, torch.Tensor) else value
+            for number, value in enumerate(inputs)
+        )
 
     def _written_by(self, drawn: InputDraw) -> tuple[int, ...]:
         """Inputs that the reference writes to, declared or not: torch counts the writes to a tensor."""

@@ -158,7 +158,9 @@ class _OracleServer:
         for size in data["sizes"]:
             reckoner.make_room(size)
             # The full size is not run only to be described.
-            facts = facts_at(reckoner.described(size), size, reckoner.task.policy.mutates, fake=size == "full")
+            policy = reckoner.task.policy
+            fake = size == "full"
+            facts = facts_at(reckoner.described(size), size, policy.mutates, policy.host_inputs, fake=fake)
             sizes.append(facts.model_dump(mode="json"))
         return {"sizes": sizes}, []
 
@@ -168,6 +170,8 @@ class _OracleServer:
 
     def _op_operators(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
         reckoner, size = self._task, data["size"]
+        if reckoner.task.policy.host_inputs:
+            raise TaskError("no time is predicted of operators on host memory: they run on the CPU, and copy")
         trace = operators_at(reckoner.described(size), size, reckoner.task.policy.mutates, run=bool(data["run"]))
         return {"trace": trace.model_dump(mode="json")}, []
 
@@ -175,7 +179,8 @@ class _OracleServer:
         reckoner, size = self._task, Size.model_validate(data["size"])
         try:
             reckoner.take_size(size)
-            facts = shape_facts(reckoner.described(size.name), size.name, reckoner.task.policy.mutates)
+            policy = reckoner.task.policy
+            facts = shape_facts(reckoner.described(size.name), size.name, policy.mutates, policy.host_inputs)
         except ValueError as error:
             raise TaskError(f"the size {size.name!r} is none of the task's: {error}") from error
         return {"facts": facts.model_dump(mode="json")}, []

@@ -90,7 +90,9 @@ _REDUCTIONS = frozenset({
 
 
 @remembered
-def facts_at(reference: Reference, size: str, mutates: tuple[int, ...], *, fake: bool) -> SizeFacts:
+def facts_at(
+    reference: Reference, size: str, mutates: tuple[int, ...], host_inputs: tuple[int, ...] = (), *, fake: bool
+) -> SizeFacts:
     """Facts at one size; kept, for a recurrent network's take half a minute, and the stages ask again. ``fake`` works
     on shapes alone where the reference lets it, and takes no memory.
 
@@ -99,11 +101,17 @@ def facts_at(reference: Reference, size: str, mutates: tuple[int, ...], *, fake:
     """
     if fake:
         with contextlib.suppress(TaskError):
-            return size_facts(reference, reference.fake_inputs(), size, mutates)
-    return size_facts(reference, reference.inputs(0), size, mutates)
+            return size_facts(reference, reference.fake_inputs(), size, mutates, host_inputs)
+    return size_facts(reference, reference.inputs(0), size, mutates, host_inputs)
 
 
-def size_facts(reference: Reference, inputs: Sequence[Value], size: str, mutates: Sequence[int]) -> SizeFacts:
+def size_facts(
+    reference: Reference,
+    inputs: Sequence[Value],
+    size: str,
+    mutates: Sequence[int],
+    host_inputs: Sequence[int] = (),
+) -> SizeFacts:
     """Run the reference once on ``inputs`` and say what it takes and gives.
 
     Raises:
@@ -117,15 +125,17 @@ def size_facts(reference: Reference, inputs: Sequence[Value], size: str, mutates
     except TaskError:
         graph = None
     facts = _specs(reference, inputs, outputs, size)
+    device, host = _read_bytes(graph, inputs, facts.weights, host_inputs)
     counts = {
-        "compulsory_bytes": _read_bytes(graph, inputs, facts.weights) + sum(spec.nbytes for spec in facts.outputs),
+        "compulsory_bytes": device + sum(spec.nbytes for spec in facts.outputs),
+        "host_bytes": host,
         "flops": int(flops.get_total_flops()) + counter.operations,
         "eager_launches": counter.calls,
     }
     return facts.model_copy(update=counts)
 
 
-def shape_facts(reference: Reference, size: str, mutates: Sequence[int]) -> SizeFacts:
+def shape_facts(reference: Reference, size: str, mutates: Sequence[int], host_inputs: Sequence[int] = ()) -> SizeFacts:
     """Inputs and outputs of a plan at one size, with what limits of work need; the rest takes most of the time of
     :func:`facts_at`. All inputs and weights count as read, and no launch of eager PyTorch is counted.
 
@@ -138,9 +148,10 @@ def shape_facts(reference: Reference, size: str, mutates: Sequence[int]) -> Size
     with operators_one_by_one() if recurrent else contextlib.nullcontext():
         outputs = reference.run(inputs, mutates, within=(flops, counter))
     facts = _specs(reference, inputs, outputs, size)
-    nbytes = _read_bytes(None, inputs, facts.weights) + sum(spec.nbytes for spec in facts.outputs)
+    device, host = _read_bytes(None, inputs, facts.weights, host_inputs)
+    nbytes = device + sum(spec.nbytes for spec in facts.outputs)
     operations = int(flops.get_total_flops()) + counter.operations
-    return facts.model_copy(update={"compulsory_bytes": nbytes, "flops": operations})
+    return facts.model_copy(update={"compulsory_bytes": nbytes, "host_bytes": host, "flops": operations})
 
 
 def _specs(reference: Reference, inputs: Sequence[Value], outputs: Sequence[torch.Tensor], size: str) -> SizeFacts:
@@ -165,19 +176,31 @@ def operators_one_by_one() -> Iterator[None]:
             yield
 
 
-def _read_bytes(graph: Graph | None, inputs: Sequence[Value], weights: Sequence[Any]) -> int:
-    """Bytes of inputs and weights that the graph uses; all of them where there is no graph."""
+def _read_bytes(
+    graph: Graph | None, inputs: Sequence[Value], weights: Sequence[Any], host_inputs: Sequence[int]
+) -> tuple[int, int]:
+    """Bytes of inputs and weights that the graph uses, of device and of host memory; all where there is no graph.
+
+    Raises:
+        TaskError: an input of ``host_inputs`` is no tensor.
+    """
+    in_host = {str(position) for position in host_inputs}
     specs: dict[str, TensorSpec] = {weight.name: weight.spec for weight in weights}
     specs |= {str(i): tensor_spec(value) for i, value in enumerate(inputs) if isinstance(value, torch.Tensor)}
+    if missing := sorted(in_host - specs.keys()):
+        raise TaskError(f"policy.host_inputs names input {missing[0]}, which is not a tensor input of forward")
     if graph is None:
-        return sum(spec.nbytes for spec in specs.values())
+        host = sum(specs[name].nbytes for name in in_host & specs.keys())
+        return sum(spec.nbytes for spec in specs.values()) - host, host
     users = _users(graph)
-    total = 0
+    total = host = 0
     for node in graph.nodes:
         if node.kind in ("input", "weight") and node.op in specs:
             spec = specs[node.op]
-            total += _touched(node, users, spec.numel) * spec.dtype.itemsize
-    return total
+            nbytes = _touched(node, users, spec.numel) * spec.dtype.itemsize
+            total += nbytes
+            host += nbytes if node.kind == "input" and node.op in in_host else 0
+    return total - host, host
 
 
 def _users(graph: Graph) -> dict[str, list[Node]]:

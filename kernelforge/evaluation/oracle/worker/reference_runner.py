@@ -360,7 +360,9 @@ class ReferenceRunner:
             return True
         if size != "full":
             return False
-        return facts_at(self.described(size), size, self.task.policy.mutates, fake=True).flops > PROBE_OPERATIONS
+        policy = self.task.policy
+        facts = facts_at(self.described(size), size, policy.mutates, policy.host_inputs, fake=True)
+        return facts.flops > PROBE_OPERATIONS
 
     def _outlined(self, size: str) -> tuple[Value, ...]:
         """Inputs of a size as shapes where the task file lets that: drawing gigabytes to count them takes seconds."""

@@ -150,10 +150,10 @@ class Slices:
             raise TaskError(f"the weights take {sum(weights):.2g} bytes, and {needed:.2g} while the reference runs")
         draws = np.random.default_rng(derived_seed(seed, "elements"))
         axes = self._axes(size)
-        if not axes and (facts.flops > WHOLE_FLOPS or facts.compulsory_bytes > WHOLE_BYTES):
+        if not axes and (facts.flops > WHOLE_FLOPS or facts.moved_bytes > WHOLE_BYTES):
             raise TaskError(
                 "the reference has no axis whose slices can be worked out by themselves, and the whole of it takes "
-                f"{facts.flops:.2g} operations on {facts.compulsory_bytes:.2g} bytes, of {WHOLE_FLOPS:.2g} and "
+                f"{facts.flops:.2g} operations on {facts.moved_bytes:.2g} bytes, of {WHOLE_FLOPS:.2g} and "
                 f"{WHOLE_BYTES:.2g} that are run"
             )
         rows = [
@@ -180,8 +180,9 @@ class Slices:
 
     def _facts_of(self, size: str) -> SizeFacts:
         if size not in self._facts:
-            mutates = self._reckoner.task.policy.mutates
-            self._facts[size] = facts_at(self._reckoner.described(size), size, mutates, fake=True)
+            policy = self._reckoner.task.policy
+            described = self._reckoner.described(size)
+            self._facts[size] = facts_at(described, size, policy.mutates, policy.host_inputs, fake=True)
         return self._facts[size]
 
     def _axes(self, size: str) -> tuple[Slicing, ...]:

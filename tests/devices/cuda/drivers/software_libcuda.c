@@ -317,6 +317,16 @@ CUresult cuMemAlloc(CUdeviceptr *pointer, size_t bytes) {
     if (bytes > (size_t)1 << 37) return CUDA_ERROR_OUT_OF_MEMORY;
     return *pointer = (CUdeviceptr)aligned_alloc(256, (bytes + 255) / 256 * 256), note("allocate %zu\n", bytes), CUDA_SUCCESS;
 }
+/* Host memory has the same address for the device, as with unified addressing. */
+CUresult cuMemHostAlloc(void **pointer, size_t bytes, unsigned flags) {
+    ENTER("cuMemHostAlloc");
+    return *pointer = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096), note("host %zu flags %u\n", bytes, flags), CUDA_SUCCESS;
+}
+CUresult cuMemHostGetDevicePointer(CUdeviceptr *device, void *pointer, unsigned flags) {
+    ENTER("cuMemHostGetDevicePointer");
+    return *device = (CUdeviceptr)pointer, CUDA_SUCCESS;
+}
+CUresult cuMemFreeHost(void *pointer) { return note("free host\n"), free(pointer), CUDA_SUCCESS; }
 CUresult cuMemFree(CUdeviceptr pointer) { return note("free\n"), free((void *)pointer), CUDA_SUCCESS; }
 CUresult cuMemcpyHtoD(CUdeviceptr target, const void *source, size_t bytes) {
     return memcpy((void *)target, source, bytes), CUDA_SUCCESS;

@@ -261,6 +261,34 @@ def test_bytes_go_there_and_back_and_empty_ones_too(software):
     assert answer == [True, True, 0, True, [1 << 30, 1 << 37]]
 
 
+def test_host_memory_is_mapped_and_reached_by_the_cpu_until_it_is_freed(software):
+    answer = software(
+        """
+        driver = open_driver()
+        forget()
+        host, other = driver.allocate_host(5000), driver.allocate(64)
+        data = bytes(range(250)) * 20
+        driver.write(host, memoryview(data))
+        driver.copy(other, host + 4, 64)
+        driver.write(host + 4, b"")
+        driver.write(host + 8, b"ab")
+        answer = [driver.read(other, 64) == data[4:68], driver.read(host + 6, 6) == data[6:8] + b"ab" + data[10:12]]
+        driver.free(host)
+        fail("cuMemHostGetDevicePointer", 1)
+        try:
+            driver.allocate_host(64)
+        except DriverError as error:
+            answer.append(error.code)
+        answer += record()
+        """
+    )
+    assert answer[:3] == [True, True, "CUDA_ERROR_INVALID_VALUE"]
+    flags = 1 | 2  # CU_MEMHOSTALLOC_PORTABLE and CU_MEMHOSTALLOC_DEVICEMAP
+    assert [line for line in answer[3:] if "host" in line] == [
+        f"host 5000 flags {flags}", "free host", f"host 64 flags {flags}", "free host",
+    ]  # fmt: skip
+
+
 def test_a_module_has_kernels_and_variables_until_it_is_unloaded(software):
     answer = software(
         """

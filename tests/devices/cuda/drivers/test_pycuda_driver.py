@@ -47,6 +47,23 @@ def test_memory_kernels_and_events_work_as_with_cupy(software_pycuda):
     ]  # fmt: skip
 
 
+def test_host_memory_is_mapped_until_it_is_freed(software_pycuda):
+    answer = software_pycuda(
+        """
+        driver = make(0)
+        host, other = driver.allocate_host(5000), driver.allocate(4)
+        driver.write(host + 8, b"abcd")
+        driver.copy(other, host + 8, 4)
+        driver.synchronize()
+        answer = [driver.read(host + 9, 2).decode(), driver.read(other, 4).decode()]
+        driver.free(host)
+        answer += [line for line in record() if "host" in line]
+        driver.close()
+        """
+    )
+    assert answer == ["bc", "abcd", "host 5000 flags 3", "free host"]
+
+
 def test_arguments_are_packed_as_the_kernel_expects_them(software_pycuda):
     lines = software_pycuda(
         """
