@@ -563,6 +563,11 @@ def test_rows_are_gathered_and_missing_ones_are_zero() -> None:
     assert (nodes < 0).any()
 
 
+def test_rows_of_host_memory_are_gathered_in_order() -> None:
+    _, (features, nodes), (got,) = run("zero_copy_gather", size="small")
+    assert got.tolist() == [features[node].tolist() for node in nodes]
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_every_edge_is_multiplied_by_the_matrix_of_its_relation(seed: int) -> None:
     task, (x, source, target, scale, offsets), (got,) = run("relational_gemm", seed=seed)
