@@ -326,6 +326,20 @@ def test_sampled_verification_keeps_the_distribution_of_the_model(name: str) -> 
     same(share.numpy(), p.numpy(), 0.05)  # four standard deviations of the rarest are 0.06 of it
 
 
+@each_seed
+def test_core_neurons_are_the_most_frequent_of_each_token_s_largest(seed: int) -> None:
+    case = Case("core_neurons", seed=seed)
+    counts = [0] * case.NEURONS
+    for row in case.inputs[0].tolist():
+        positive = sorted((value for value in row if value > 0), reverse=True)
+        largest = positive[: math.ceil(len(positive) * case.SHARE / 100)]
+        for n, value in enumerate(row):
+            counts[n] += bool(largest) and value >= largest[-1]
+    assert case.outputs[1].tolist() == counts
+    order = sorted(range(case.NEURONS), key=lambda n: (-counts[n], n))
+    assert case.outputs[0].tolist() == sorted(order[: case.CORE])
+
+
 def test_softcap_bounds_the_scores_before_the_softmax() -> None:
     case = Case("softcap_softmax")
     for row, out in zip(case.inputs[0], case.outputs[0], strict=True):
