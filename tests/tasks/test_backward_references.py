@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -42,6 +43,15 @@ def gelu(task: Loaded) -> Outputs:
 def swiglu(task: Loaded) -> Outputs:
     gate, up, grad = map(leaf, task.tensors)
     return torch.autograd.grad(F.silu(gate) * up, (gate, up), grad)
+
+
+def swiglu_mlp(task: Loaded) -> Outputs:
+    x, gate, up, down = map(leaf, task.tensors[:4])
+    y = (F.silu(x @ gate.t()) * (x @ up.t())) @ down.t()
+    dx, *weights = torch.autograd.grad(y, (x, gate, up, down), task.tensors[4])
+    for before, after, weight in zip(task.inputs[5:], task.after[5:], weights, strict=True):
+        assert_close(after - before, weight.numpy(), 1e-10)
+    return (dx,)
 
 
 def softmax(task: Loaded) -> Outputs:
@@ -227,7 +237,7 @@ FORWARDS: dict[str, Callable[[Loaded], Outputs]] = {
     for function in (
         gelu, swiglu, softmax, log_softmax, cross_entropy, linear_cross_entropy, huber_loss, layer_norm, rms_norm,
         batch_norm, group_norm, attention, linear, conv2d, max_pool2d, embedding, cumprod, lstm_cell, l2_normalise,
-        flashrnn_lstm, gated_linear_attention,
+        flashrnn_lstm, gated_linear_attention, swiglu_mlp,
     )
 }  # fmt: skip
 FORWARDS["hash_encoding_backward"] = hash_encoding_first_order
@@ -243,3 +253,20 @@ def test_the_formula_is_the_gradient_that_autograd_gives(name: str) -> None:
     task = Loaded(name)
     gradients = FORWARDS[name](task)
     assert_close(task.outputs, [gradient.numpy() for gradient in gradients], 1e-10)
+
+
+def test_chunks_of_queries_add_up_to_the_gradient_of_all_attention() -> None:
+    task = Loaded("attention_backward")
+    q, k, v, out, log_sum, grad = task.tensors
+    dq, dk, dv = task.outputs
+    chunks = []
+    for first, last in ((0, 3), (3, task.QUERIES)):
+        rows, seen = slice(first, last), slice(0, task.PAST + last)
+        chunk = (q[:, :, rows], k[:, :, seen], v[:, :, seen], out[:, :, rows], log_sum[:, :, rows], grad[:, :, rows])
+        chunks.append(task.run(*chunk))
+    assert_close(np.concatenate([chunk[0] for chunk in chunks], 2), dq, 1e-10)
+    for gradient, parts in ((dk, [chunk[1] for chunk in chunks]), (dv, [chunk[2] for chunk in chunks])):
+        total = np.zeros_like(gradient)
+        for part in parts:
+            total[:, :, : part.shape[2]] += part
+        assert_close(total, gradient, 1e-10)
