@@ -12,10 +12,12 @@ from kernelforge.agents.diagnosis.metrics import KernelMetrics
 from kernelforge.agents.diagnosis.rules import Bottleneck
 from kernelforge.compile import Compiler
 from kernelforge.hardware.specs import A100, H100, DeviceSpec
-from kernelforge.profiling.counts import with_counts
+from kernelforge.profiling.counts import KernelCounts, PlanCounts, with_counts
+from kernelforge.profiling.metrics import build_profile
 from kernelforge.records import KernelProfile, LaunchQueue, Metric, Origin, Profile, Roofline, SassOpcode, SassProfile
 from tests.agents.faulty_kernels import FAULTY, SOUND, Faulty, profiled
 from tests.agents.prompt_samples import BRIEF, FAST, HISTORY
+from tests.support.factories import sum_facts
 
 
 def diagnosed(case: Faulty, compiler: Compiler) -> tuple[Diagnosis, ...]:
@@ -45,6 +47,21 @@ def test_the_rest_is_ranked_by_what_it_costs(compiler: Compiler) -> None:
     assert len({item.bottleneck for item in result}) == len(result)
     assert all(0 < item.share <= 1 for item in result)
     assert not result[-1].curable
+
+
+def test_parts_of_lines_of_host_memory_are_a_fault_and_complete_ones_a_limit() -> None:
+    def of(requests: float) -> Diagnosis:
+        counts = KernelCounts(
+            "gather", (1024, 1, 1), (256, 1, 1), 0, 0, launches=1, blocks=1024, blocks_run=1024, warp_instructions=1e5,
+            thread_instructions=3.2e6, host_read_sectors=4e5, host_read_requests=requests,
+        )  # fmt: skip
+        profile, _ = build_profile(H100, "emulated:h100", PlanCounts([counts]), {"gather": 16}, sum_facts(1 << 10))
+        return diagnose(profile)[0]
+
+    halves, lines = of(2e5), of(1e5)
+    assert (halves.bottleneck, halves.curable) == (Bottleneck.HOST_BOUND, True)
+    assert "2.0 each (threshold 3.0); in complete lines of 4 they would take 251 us, not 339 us" in halves.evidence
+    assert (lines.bottleneck, lines.curable) == (Bottleneck.HOST_BOUND, False)
 
 
 def planted(name: str) -> Faulty:

@@ -20,7 +20,7 @@ from kernelforge.agents.diagnosis import metrics as ev
 from kernelforge.agents.diagnosis.metrics import KernelMetrics, PlanMetrics
 from kernelforge.agents.diagnosis.rules import BOUNDS, PLAN_RULES, RULES, Bottleneck, RuleHit
 from kernelforge.hardware.specs import DeviceSpec, nearest_spec
-from kernelforge.profiling.metrics import MATRIX_INSTRUCTIONS, MATRIX_OPERATIONS
+from kernelforge.profiling.metrics import HOST_SECTORS, MATRIX_INSTRUCTIONS, MATRIX_OPERATIONS
 from kernelforge.records import Build, DType, LaunchQueue, Profile, SizeFacts
 from kernelforge.tasks.suites import data_path
 
@@ -134,8 +134,8 @@ def _named(kernel: KernelMetrics, limit: str) -> tuple[Bottleneck, tuple[str, ..
             return Bottleneck.SFU_BOUND, ("ptx__inst_special.sum",)
         if kernel.share("fp32", "fp16", "fp64") >= 0.4 or limit == "arithmetic":
             return Bottleneck.FP32_BOUND, (ev.INSTRUCTIONS, "ptx__inst_fp32.sum")
-    metrics = {"dram": (ev.DRAM,), "l2": (ev.L2_SECTORS,), "issue": (ev.INSTRUCTIONS,), "latency": (ev.INSTRUCTIONS,)}
-    return BOUNDS[limit], metrics[limit]
+    metrics = {"dram": (ev.DRAM,), "l2": (ev.L2_SECTORS,), "host": (HOST_SECTORS,)}
+    return BOUNDS[limit], metrics.get(limit, (ev.INSTRUCTIONS,))
 
 
 NOTES_SHOWN = 6

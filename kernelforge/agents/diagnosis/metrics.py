@@ -157,14 +157,14 @@ class KernelMetrics:
 
     @cached_property
     def limits(self) -> Mapping[str, float]:
-        """Microseconds under each limit alone: ``dram l2 data_path arithmetic tensor issue latency``.
+        """Microseconds under each limit alone: ``dram l2 data_path arithmetic tensor issue latency host``.
 
         From the profile where the device models them and no counter measured the time; else from the counters and the
-        device's public figures, with what the measured time leaves unexplained as latency. Arithmetic and matrix
-        products are then the emulator's, from instructions that no counter tells apart.
+        device's public figures, with what the measured time leaves unexplained as latency. Arithmetic, matrix products
+        and the host link are then the emulator's, from what no counter tells apart.
         """
         names = {"dram": ("dram",), "l2": ("l2",), "data path": ("l1", "shared"), "arithmetic": ("fp32",),
-                 "tensor": ("tensor",), "issue": ("issue",), "latency": ("latency",)}  # fmt: skip
+                 "tensor": ("tensor",), "issue": ("issue",), "latency": ("latency",), "host": ("host",)}  # fmt: skip
         modelled = self.kernel.limits_us
         if "dram" in modelled and not self.has(TIME):
             return {name: sum(modelled.get(limit, 0.0) for limit in source) for name, source in names.items()}
@@ -176,6 +176,7 @@ class KernelMetrics:
             "arithmetic": modelled.get("fp32", 0.0),
             "tensor": modelled.get("tensor", 0.0),
             "issue": self.value(EXECUTED, self.instructions) / spec.schedulers_per_sm * per_sm,
+            "host": modelled.get("host", 0.0),
         }
         explained = max(*limits.values(), self.atomics_us)
         return {**limits, "latency": max(self.value(TIME) * 1e-3 - explained, 0.0)}
@@ -224,7 +225,7 @@ class PlanMetrics:
         if self.facts is None or len(self.kernels) > 1:
             return self.compulsory_bytes
         input_bytes = sum(spec.nbytes for spec in self._tensors) - (self.output_bytes or 0.0)
-        return max(min(input_bytes, self.compulsory_bytes), 1.0)
+        return max(min(input_bytes, self.compulsory_bytes + self.facts.host_bytes), 1.0)
 
     @property
     def _tensors(self) -> list[TensorSpec]:

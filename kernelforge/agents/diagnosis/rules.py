@@ -14,8 +14,10 @@ from types import MappingProxyType
 
 from kernelforge.agents.diagnosis import metrics as ev
 from kernelforge.agents.diagnosis.metrics import KernelMetrics, PlanMetrics
+from kernelforge.profiling.counts import SECTOR_BYTES
 from kernelforge.profiling.demand import BARRIER_CYCLES, CYCLES_PER_INSTRUCTION
-from kernelforge.profiling.metrics import MATRIX_INSTRUCTIONS
+from kernelforge.profiling.floor import host_link_us
+from kernelforge.profiling.metrics import HOST_PER_REQUEST, HOST_REQUESTS, HOST_SECTORS, MATRIX_INSTRUCTIONS
 from kernelforge.profiling.model import BARRIER_CYCLES_PER_WARP
 from kernelforge.records import DType
 
@@ -53,6 +55,8 @@ class Bottleneck(StrEnum):
     """Many launches of little work each: the time between them weighs more than the work."""
     DRAM_BOUND = "dram-bound"
     """Device memory's bandwidth is the limit."""
+    HOST_BOUND = "host-bound"
+    """The host link is the limit; or warps read parts of lines of host memory, in more requests than the bytes need."""
     L2_BOUND = "l2-bound"
     """Traffic between L2 and the multiprocessors is the limit."""
     SHARED_BOUND = "shared-bound"
@@ -442,10 +446,26 @@ def unvectorised(k: KernelMetrics, plan: PlanMetrics) -> RuleHit | None:
     return RuleHit(Bottleneck.UNVECTORISED, cost, evidence, (ev.REQUESTS, ev.INSTRUCTIONS))
 
 
+def partial_host_reads(k: KernelMetrics, plan: PlanMetrics) -> RuleHit | None:
+    """PyTorch-Direct (arXiv 2101.07956), section on alignment: a warp that reads host memory across the ends of lines
+    makes a request for each part."""
+    sectors, requests = k.value(HOST_SECTORS), k.value(HOST_REQUESTS)
+    if not requests or sectors / requests > 3.0:
+        return None
+    aligned_us = host_link_us(k.spec, SECTOR_BYTES * sectors, sectors / ev.COALESCED)
+    evidence = (
+        f"{sectors:,.0f} sector of host memory in {requests:,.0f} request on the host link, {sectors / requests:.1f} "
+        f"each (threshold 3.0); in complete lines of {ev.COALESCED:.0f} they would take {aligned_us:,.3g} us, not "
+        f"{k.limits['host']:,.3g} us"
+    )
+    cost = max(k.limits["host"] - aligned_us, 0.0)
+    return RuleHit(Bottleneck.HOST_BOUND, cost, evidence, (HOST_REQUESTS, f"+{HOST_PER_REQUEST}"))
+
+
 RULES: tuple[Rule, ...] = (
     uncoalesced, bank_conflict, redundant_loads, spills, low_occupancy, ragged_block, divergence, tiny_grid,
     atomics_contention, synchronisation, tensor_cores_unused, double_precision, issue_bound, redundant_work,
-    unvectorised,
+    unvectorised, partial_host_reads,
 )  # fmt: skip
 
 
@@ -505,6 +525,7 @@ BOUNDS: Mapping[str, Bottleneck] = MappingProxyType(
     {
         "dram": Bottleneck.DRAM_BOUND,
         "l2": Bottleneck.L2_BOUND,
+        "host": Bottleneck.HOST_BOUND,
         "arithmetic": Bottleneck.FP32_BOUND,
         "issue": Bottleneck.ISSUE_BOUND,
         "latency": Bottleneck.LATENCY_BOUND,

@@ -39,7 +39,7 @@ from kernelforge.report.views.bounds import KernelBounds, Reach, kernel_bounds, 
 from kernelforge.report.views.diff import Diff, attempt_diffs, unified
 from kernelforge.report.views.messages import Cost, total_cost
 from kernelforge.report.views.roofline import RooflinePoint, floor_us, roofline_point, spec_of_fingerprint
-from kernelforge.report.views.task import MetricChange, compulsory_bytes, metric_changes, plausible_time_us
+from kernelforge.report.views.task import MetricChange, compulsory_bytes, host_bytes, metric_changes, plausible_time_us
 from kernelforge.tasks import list_suites
 from kernelforge.utils.shell_hints import shell_command
 
@@ -329,7 +329,8 @@ def attempt_view(
     before = parent.candidate if parent else None
     speed = evaluation.performance
     point = roofline_point(attempt)
-    least = floor_us(compulsory_bytes(facts, (attempt,)), spec_of_fingerprint(evaluation.fingerprint))
+    spec = spec_of_fingerprint(evaluation.fingerprint)
+    least = floor_us(compulsory_bytes(facts, (attempt,)), spec, host_bytes(facts))
     measured_us = plausible_time_us(attempt)
     time_us = speed.time_us if speed and speed.quarantined is None else None
     alike = point is not None and speed is not None and point.time_origin is speed.origin

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from kernelforge.evaluation.timing import physical_floor_us
 from kernelforge.hardware.specs import EMULATED, DeviceSpec, find_spec
+from kernelforge.profiling.floor import HOST_LINE_BYTES, host_link_us
 from kernelforge.profiling.metrics import MATRIX_INSTRUCTIONS
 from kernelforge.profiling.ncu.catalogue import TENSOR_INSTRUCTIONS, TENSOR_PIPE
 from kernelforge.records import Attempt, Fingerprint, Origin, Profile, Roofline
@@ -89,15 +90,19 @@ def device_peaks(spec: DeviceSpec) -> DevicePeaks:
     )
 
 
-def floor_us(compulsory_bytes: float | None, spec: DeviceSpec | None) -> float | None:
-    """Least time of a task in µs: its compulsory bytes at peak bandwidth. None where either is unknown.
+def floor_us(compulsory_bytes: float | None, spec: DeviceSpec | None, host_bytes: float = 0.0) -> float | None:
+    """Least time of a task in µs: its compulsory bytes at peak bandwidth, or those of host memory in complete lines on
+    the host link where that takes longer. None where bytes or device are unknown.
 
     Caches are ignored, so a task whose tensors fit in the L2 may correctly be faster. Plausibility of measured times is
     decided in :mod:`kernelforge.evaluation.timing.plausibility`.
     """
     if compulsory_bytes is None or spec is None:
         return None
-    return physical_floor_us(int(compulsory_bytes), spec.dram_bandwidth_gbps)
+    return max(
+        physical_floor_us(int(compulsory_bytes), spec.dram_bandwidth_gbps),
+        host_link_us(spec, host_bytes, host_bytes / HOST_LINE_BYTES),
+    )
 
 
 def roofline_point(attempt: Attempt | None) -> RooflinePoint | None:

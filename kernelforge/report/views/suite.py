@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 
 from kernelforge.datasets.curation import Difficulty, difficulty
-from kernelforge.evaluation.timing import physical_floor_us
 from kernelforge.hardware.specs import SPECS, DeviceSpec
 from kernelforge.llm.rate_limits import reasoning_tokens
 from kernelforge.prediction import (
@@ -20,6 +19,7 @@ from kernelforge.prediction import (
 from kernelforge.records import LaunchQueue, SizeFacts, Task, TaskFacts, TensorSpec, Usage
 from kernelforge.report.formatting import ABSENT
 from kernelforge.report.views import View
+from kernelforge.report.views.roofline import floor_us
 from kernelforge.tasks import Suite
 
 FLOOR_GPUS = ("h100", "h200", "a100", "b200", "l40s", "a10", "t4", "rtx-5090", "rtx-4090", "rtx-3090")
@@ -73,7 +73,7 @@ class FloorRow(View):
     dram_bandwidth_gbps: float
     """Peak, as on the datasheet."""
     floor_us: float
-    """Compulsory bytes at that bandwidth, without computation."""
+    """Compulsory bytes at that bandwidth, or those of host memory on the host link; without computation."""
     arithmetic_us: float
     """The reference's operations at the peak of FP32 without tensor cores. Not a floor: there may be a shorter way."""
 
@@ -249,7 +249,7 @@ def _floors(full: SizeFacts) -> tuple[FloorRow, ...]:
         FloorRow.of(
             spec,
             device=spec.key,
-            floor_us=physical_floor_us(full.compulsory_bytes, spec.dram_bandwidth_gbps),
+            floor_us=floor_us(full.compulsory_bytes, spec, full.host_bytes),
             arithmetic_us=full.flops / spec.fp32_flops_per_s * 1e6,
         )
         for spec in map(SPECS.__getitem__, FLOOR_GPUS)

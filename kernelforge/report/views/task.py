@@ -208,7 +208,7 @@ def task_view(records: RunRecords, task: str) -> TaskView:
         sizes=task_sizes(source, facts),
         device=records.run.config.device,
         roofs=None if spec is None else device_peaks(spec),
-        floor_us=floor_us(compulsory_bytes(facts, attempts), spec),
+        floor_us=floor_us(compulsory_bytes(facts, attempts), spec, host_bytes(facts)),
         baselines=_baselines(attempts),
         summary=summary,
         lineage=lineage,
@@ -238,6 +238,11 @@ def compulsory_bytes(facts: TaskFacts | None, attempts: Sequence[Attempt]) -> fl
         return facts.at("full").compulsory_bytes
     profiles = (attempt.profile for attempt in attempts if attempt.profile is not None)
     return next((profile.roofline.compulsory_bytes for profile in profiles), None)
+
+
+def host_bytes(facts: TaskFacts | None) -> int:
+    """Bytes of host memory that a task reads at its full size, by the oracle; 0 where that is unknown."""
+    return 0 if facts is None else facts.at("full").host_bytes
 
 
 def task_sizes(task: Task | None, facts: TaskFacts | None) -> tuple[TaskSize, ...]:
