@@ -14,10 +14,14 @@ import typer
 
 from kernelforge.cli.support.options import (
     DEFAULT_RESULTS,
+    PATTERNS,
     JsonOption,
     ResultsOption,
+    UnconfinedOption,
+    append_rows,
     console,
     open_store,
+    print_view,
     write_rows,
     write_text,
 )
@@ -324,6 +328,109 @@ def import_published(
     licences = sorted({pair.licence for pair in selection if pair.licence})
     facts = [("tasks", f"{tasks:,}"), ("licences of the rows", ", ".join(map(markdown, licences)) or "not stated")]
     _write_folder(output, title, license_, made, file_format, facts, steps, _THEIR_VERDICTS)
+
+
+@app.command("pairs")
+def pairs(
+    suites: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[SUITE]...", help="Suites whose references are traced; all that ship if left out."),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FOLDER", help="Where to write; one with pairs is gone on with."),
+    ] = None,
+    task: Annotated[
+        list[str] | None,
+        typer.Option("--task", "--select", metavar="NAME", help=f"Only {PATTERNS}; repeat for more."),
+    ] = None,
+    augment: Annotated[
+        int, typer.Option("--augment", metavar="N", min=0, help="Augmented graphs of each traced one.")
+    ] = 2,
+    limit: Annotated[
+        int | None, typer.Option("--limit", metavar="N", min=1, help="Stop when the folder has this many pairs.")
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of edits, designs and inputs.")] = 0,
+    device: Annotated[
+        str, typer.Option("--device", metavar="NAME", help="Where the kernels of a pair are judged.")
+    ] = "emulated:h100",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Write both texts of each graph, evaluate nothing, keep nothing.")
+    ] = False,
+    allow_unconfined: UnconfinedOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Make pairs of CUDA and C of the graphs of references and of augmented ones, right on both sides, without a model.
+
+    The built-in Coder writes the kernels, a generator the C function of the same program; both are judged. Each pair is
+    a row in both directions, on the disk before the next graph.
+    """
+    import time
+    from contextlib import ExitStack
+
+    from kernelforge.cli.run import stopping
+    from kernelforge.datasets.graph_pairs import DROPPED, TRAIN, GraphPair, PairFolder, pair_rows
+    from kernelforge.evaluation.pool import EvaluatorPool
+    from kernelforge.report.formatting import one_line
+    from kernelforge.report.terminal.translation import pair_lines
+    from kernelforge.run.budget import StopSignal
+    from kernelforge.run.graph_pairs import GraphPairs, text_hash
+    from kernelforge.tasks import list_suites, load_suite
+    from kernelforge.tasks.selection import selected_names
+    from kernelforge.translation.evaluator import CEvaluators
+
+    if output is None and not dry_run:
+        raise UsageError("name a folder for the pairs with --output, or take --dry-run")
+    if output is not None and dry_run:
+        raise UsageError("--dry-run writes nothing: leave --output out")
+    names = suites or list(list_suites())
+    offered = {f"{item.suite}/{item.name}": item for name in names for item in load_suite(name)}
+    if task:
+        offered = {name: offered[name] for name in selected_names(task, list(offered), "these suites")}
+    folder = PairFolder(output or Path(), seed) if output is not None else None
+    if output is not None:
+        output.mkdir(parents=True, exist_ok=True)
+    err, stop = console(stderr=True), StopSignal()
+    counted = 0 if folder is None else folder.pairs
+    with ExitStack() as stack:
+        pool = stack.enter_context(EvaluatorPool(device, allow_unconfined=allow_unconfined))
+        functions = None if dry_run else stack.enter_context(CEvaluators(allow_unconfined=allow_unconfined))
+        stack.enter_context(stopping(stop))
+        pool.start()
+        rows = [] if folder is None else folder.rows
+        maker = GraphPairs(
+            list(offered.values()),
+            pool,
+            functions,
+            seed=seed,
+            augment=augment,
+            earlier=[row["graph"] for row in rows],
+            texts=[text_hash(row["code"]) for row in rows],
+            stopped=lambda: stop.draining,
+        )
+        done = set() if folder is None else folder.done
+        began = time.perf_counter()
+        for item in maker.make(done) if limit is None or counted < limit else ():
+            seconds, began = time.perf_counter() - began, time.perf_counter()
+            what = ", ".join(item.edits) or "traced"
+            if isinstance(item, GraphPair):
+                counted += 1
+                err.print(one_line(f"{item.key.task} {item.key.number}: pair {counted} ({what})"[:200]))
+            else:
+                err.print(one_line(f"{item.key.task} {item.key.number}: {item.stage}: {item.reason}"[:200]))
+            if folder is not None:
+                made = (
+                    list(pair_rows(item, seed, seconds)) if isinstance(item, GraphPair) else [folder.dropped_row(item)]
+                )
+                name = TRAIN if isinstance(item, GraphPair) else DROPPED
+                append_rows(made, folder.folder / name)
+                folder.add(made, name)
+            if counted == limit:
+                break
+    if folder is None:
+        typer.echo(f"{counted:,} pairs would be judged", err=True)
+        return
+    print_view(folder.summary(), pair_lines, as_json=as_json)
 
 
 _SHOWN_FAULTS = 10

@@ -340,7 +340,7 @@ def translators(samples: Sequence[Sample]) -> Iterator[Row]:
     """Rows for a Translator: correct translations, each with its dialogue as ``messages``, and its ``direction``."""
     for sample in samples:
         if sample.correct:
-            yield _translated(sample, verified=True)
+            yield translation_row(sample, verified=True)
 
 
 def c_translation(
@@ -382,10 +382,11 @@ def c_translation(
         **_reasoning(reply.reasoning, reply.usage),
     )
     extra = {"sample": position, "code": source, "reason": evaluation.reason}
-    return {**_translated(sample, verified=evaluation.verdict is Verdict.OK), **extra}
+    return {**translation_row(sample, verified=evaluation.verdict is Verdict.OK), **extra}
 
 
-def _translated(sample: Sample, *, verified: bool) -> Row:
+def translation_row(sample: Sample, *, verified: bool) -> Row:
+    """The row of a translation, with its ``direction`` and whether it was judged right."""
     chat = [*_chat(sample.messages), _reply(sample)]
     return {"messages": chat, "direction": sample.direction, "verified": verified, **columns(sample)}
 

@@ -341,13 +341,13 @@ class CEvaluators(Closing):
         self._evaluators = WarmEvaluators(self.evaluator, max_tasks=warm_tasks, max_bytes=WARM_BYTES)
         self._stack.callback(self._evaluators.close)
 
-    def evaluator(self, task: Task) -> CEvaluator:
-        """An evaluator with an oracle of its own; the caller closes it.
+    def evaluator(self, task: Task, oracle: Oracle | None = None) -> CEvaluator:
+        """An evaluator with an oracle of its own, or with another's; the caller closes it, or the oracle alone.
 
         Raises:
             TaskError: the reference does not run, or the task has no C function.
         """
-        return CEvaluator(task, Oracle(self._oracles, task), self._candidates, self.fingerprint)
+        return CEvaluator(task, oracle or Oracle(self._oracles, task), self._candidates, self.fingerprint)
 
     def evaluate(
         self,

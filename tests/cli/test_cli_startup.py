@@ -43,8 +43,9 @@ def options_of(command) -> set[str]:
 
 def test_the_verbs_are_these():
     assert sorted(COMMANDS) == [
-        "calibrate", "capture", "compare", "convert", "data curate", "data export", "data import", "diff", "doctor",
-        "emulate", "eval", "export", "figure", "import ai-cuda-engineer", "import cuda-l1", "import cuda-l2",
+        "calibrate", "capture", "compare", "convert", "data curate", "data export", "data import",
+        "data pairs", "diff", "doctor", "emulate", "eval",
+        "export", "figure", "import ai-cuda-engineer", "import cuda-l1", "import cuda-l2",
         "import kernelbench", "leaderboard build", "leaderboard entry", "leaderboard grid", "leaderboard schema",
         "leaderboard show", "leaderboard verify", "mcp", "notes find", "package", "predict", "prompts list",
         "prompts show", "report", "resume",

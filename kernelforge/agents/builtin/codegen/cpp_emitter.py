@@ -36,6 +36,7 @@ from kernelforge.errors import UnsupportedError
 from kernelforge.records import DType
 
 INFINITY = "__int_as_float(0x7f800000)"
+NOT_A_NUMBER = "__int_as_float(0x7fffffff)"
 
 _HELPERS = tomllib.loads(Path(__file__).with_name("helpers.toml").read_text(encoding="utf-8"))["helper"]
 
@@ -120,10 +121,14 @@ class CppEmitter:
             expression = self._element(value, coords)
             if re.fullmatch(r"[A-Za-z_][\w.]*(\[k\])?|-?[\d.]+f?", expression):
                 return expression
-            name = self.fresh()
-            self.add(f"const auto {name} = {expression};")
-            self._memo[key] = name
+            self._memo[key] = self.declare(value, expression)
         return self._memo[key]
+
+    def declare(self, value: Value, expression: str) -> str:
+        """Declare a variable for an element of ``value``; returns its name."""
+        name = self.fresh()
+        self.add(f"const auto {name} = {expression};")
+        return name
 
     def _element(self, value: Value, coords: tuple[Coordinate, ...]) -> str:
         if isinstance(value, StoredTensor) or value in self.stored:

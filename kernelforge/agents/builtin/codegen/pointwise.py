@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from kernelforge.agents.builtin.codegen.cpp_emitter import INFINITY
+from kernelforge.agents.builtin.codegen.cpp_emitter import INFINITY, NOT_A_NUMBER
 
 Operand = str | int | float | bool
 
@@ -26,7 +26,7 @@ def number(value: Operand) -> str:
     if math.isinf(value):
         return INFINITY if value > 0 else f"-{INFINITY}"
     if math.isnan(value):
-        return "__int_as_float(0x7fffffff)"
+        return NOT_A_NUMBER
     text = repr(float(value))
     return f"{text}f"
 

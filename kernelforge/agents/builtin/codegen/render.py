@@ -120,7 +120,7 @@ def partition(program: Program, options: Options, *, fuse: bool) -> list[Value]:
         for value in reversed(everything):
             if not isinstance(value, kinds) or value not in stored or value in outputs or (value in ends and not fuse):
                 continue
-            readers = _readers(value, users, stored)
+            readers = stored_readers(value, users, stored)
             if len(readers) != 1:
                 continue
             reader = readers.pop()
@@ -141,7 +141,7 @@ def _loops(values: Sequence[Value]) -> dict[Value, Loop]:
     return {value: loop for loop in values if isinstance(loop, Loop) for value in loop.varying()}
 
 
-def _readers(value: Value, users: Mapping[Value, Sequence[Value]], stored: Collection[Value]) -> set[Value]:
+def stored_readers(value: Value, users: Mapping[Value, Sequence[Value]], stored: Collection[Value]) -> set[Value]:
     """The stored values whose kernels would compute ``value``, were it not stored."""
     readers: set[Value] = set()
     ahead = list(users[value])

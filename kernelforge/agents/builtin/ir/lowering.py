@@ -42,7 +42,8 @@ _Handler = TypeVar("_Handler", bound=Handler)
 HANDLERS: dict[str, Handler] = {}
 """Structured operators by name; :mod:`kernelforge.agents.builtin.ir.operators` fills it."""
 _ANOTHER = "use another Coder for this task, such as --coder exchange:FOLDER"
-_RESERVED = frozenset({"out", "w", "attrs", "i", "j", "k", "row", "int", "float", "double", "bool", "char", "short"})
+RESERVED = frozenset({"out", "w", "attrs", "i", "j", "k", "row", "int", "float", "double", "bool", "char", "short"})
+"""Names that values have with an underscore after them."""
 SMALL = 8
 """Integers up to this are taken for what they say; above it they may be an extent."""
 LONG = 2**16
@@ -75,7 +76,7 @@ def identifier(name: str) -> str:
     """A name that Python, C++ and the plan all accept."""
     text = re.sub(r"\W", "_", name)
     text = f"v_{text}" if not text or text[0].isdigit() else text
-    return f"{text}_" if text in _RESERVED else text
+    return f"{text}_" if text in RESERVED else text
 
 
 class Lowering:
