@@ -3,7 +3,7 @@
 Usage: python .ci/check.py [--step NAME] [arguments for pytest]
 
 With ``--step`` (lint, language, format, types or tests) that one step runs alone. Of the cases of tests marked
-``one_in`` one in so many runs; with ``--all-cases`` every one.
+``one_in`` one in so many runs, and none of tests marked ``all_cases``; with ``--all-cases`` every one.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-WORKERS = str((os.cpu_count() or 1) + 1)
+WORKERS = str((os.cpu_count() or 1) + 2)
 STEPS = {
     "lint": ["-m", "ruff", "check", "."],
     "language": [".ci/plain_english.py"],
     "format": ["-m", "ruff", "format", "--check", "."],
     "types": ["-m", "mypy"],
-    # One worker more than cores, since tests wait for jailed children; a module's tests share its warm processes, so a
+    # Two workers more than cores, since tests wait for children; a module's tests share its warm processes, so a
     # file stays with one worker. Files go out in their order: by number of tests, the few that take longest would
     # come last and hold up one worker alone.
     "tests": ["-m", "pytest", "-q", "--durations=10", "-n", WORKERS, "--dist", "loadfile", "--no-loadscope-reorder"],
@@ -57,7 +57,7 @@ def main(arguments: list[str]) -> int:
             os.environ["NUMBA_CACHE_DIR"] = emulator_cache()
         print(f"== {name}: {' '.join(command + extra)}", flush=True)
         if name == "tests" and "--all-cases" not in extra:
-            print("== of the cases of tests marked one_in one in so many runs; --all-cases runs all", flush=True)
+            print("== without tests marked all_cases, and with one case in N of those marked one_in(N)", flush=True)
         start = time.monotonic()
         beside = start_beside_types(arguments) if name == "types" else None
         code = subprocess.run([sys.executable, *command, *extra], cwd=ROOT, check=False).returncode

@@ -58,13 +58,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--all-cases",
         action="store_true",
-        help="run every case of the tests marked one_in; else one in so many of them runs",
+        help="run every case of the tests marked one_in, and the tests marked all_cases",
     )
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out cases of tests marked ``one_in``, and set the order.
+    """Leave out tests marked ``all_cases`` and cases of those marked ``one_in``, and set the order.
 
     Cases are left out unless all are asked for, by ``--all-cases``, or some by name, with ``-k`` or ``::``. Files with
     slow tests come first, then those with a browser: of several workers none is then left alone with one at the end.
@@ -79,12 +79,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def cases_left_out(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Cases of tests marked ``one_in(N)``, but for one in N, evenly spread: the first, and every Nth after it."""
+    """Tests marked ``all_cases``; and cases of tests marked ``one_in(N)``, but for one in N, evenly spread: the first,
+    and every Nth after it."""
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
         if item.get_closest_marker("one_in"):
             cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    left_out = []
+    left_out = [item for item in items if item.get_closest_marker("all_cases")]
     for of_test in cases.values():
         (share,) = of_test[0].get_closest_marker("one_in").args
         left_out += [item for number, item in enumerate(of_test) if number % share]

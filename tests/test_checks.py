@@ -78,12 +78,14 @@ def test_the_api_reference_is_what_the_docstrings_say() -> None:
 
 
 class Case:
-    def __init__(self, name: str, share: int | None) -> None:
+    def __init__(self, name: str, share: int | None, *, all_cases: bool = False) -> None:
         self.nodeid = name
-        self.mark = None if share is None else pytest.mark.one_in(share).mark
+        self.marks = {} if share is None else {"one_in": pytest.mark.one_in(share).mark}
+        if all_cases:
+            self.marks["all_cases"] = pytest.mark.all_cases("a reason").mark
 
     def get_closest_marker(self, name: str) -> object:
-        return self.mark if name == "one_in" else None
+        return self.marks.get(name)
 
 
 def test_one_case_in_so_many_runs_and_every_test_keeps_one() -> None:
@@ -91,3 +93,8 @@ def test_one_case_in_so_many_runs_and_every_test_keeps_one() -> None:
     cases += [Case("b.py::long[0]", 3), Case("b.py::whole[0]", None), Case("b.py::whole[1]", None)]
     left_out = cases_left_out(cases)
     assert [case.nodeid for case in left_out] == [f"a.py::long[{number}]" for number in (1, 2, 4, 5)]
+
+
+def test_a_test_of_all_cases_is_left_out() -> None:
+    cases = [Case("a.py::long", None, all_cases=True), Case("a.py::short", None)]
+    assert cases_left_out(cases) == cases[:1]

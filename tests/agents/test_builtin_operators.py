@@ -158,6 +158,7 @@ def _task(case: tuple[str, ...]) -> str:
     return TASK.format(init=init, parameters=", ".join(names), body=body, inputs=", ".join(rest))
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", CASES)
 def test_values_are_pytorchs_at_a_size_that_was_not_traced(name: str, compiler: Compiler) -> None:
     """As a seed and with all moves; where these come to the same code, it is run once."""
@@ -230,7 +231,7 @@ TENSOR_CORES = {
 }
 
 
-@pytest.mark.one_in(5)
+@pytest.mark.one_in(7)
 @pytest.mark.parametrize("name", TENSOR_CORES)
 @pytest.mark.parametrize("constants", [{"N": 7, "D": 9, "K": 5}, {"N": 68, "D": 40, "K": 3}], ids=["odd", "fours"])
 def test_tensor_cores_give_pytorchs_values(name: str, constants: dict[str, int], compiler: Compiler) -> None:
@@ -250,7 +251,7 @@ WARPGROUPS = {
 }
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("name", WARPGROUPS)
 def test_warpgroups_multiply_halves_where_rows_are_aligned(name: str, compiler: Compiler) -> None:
     task = _task(WARPGROUPS[name])

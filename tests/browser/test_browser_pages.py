@@ -39,7 +39,14 @@ VARIANTS = {
 }
 """The same kinds with other things on them; looked at on a phone alone."""
 ALL = PAGES | VARIANTS
-LOOKS = [(kind, theme) for kind in ALL for theme in ("light", "dark") if kind in PAGES or theme == "dark"]
+SEEN_DARK = ("run-measured", "task-measured", "attempt-measured", "compare")
+IN_THE_DARK = pytest.mark.all_cases("a page of the same kind is looked at in the dark")
+LOOKS = [
+    pytest.param(kind, theme, marks=[IN_THE_DARK] if theme == "dark" and kind in SEEN_DARK else [])
+    for kind in ALL
+    for theme in ("light", "dark")
+    if kind in PAGES or theme == "dark"
+]
 
 Visited = Callable[[str, str], Visit]
 each_look = pytest.mark.parametrize(("kind", "theme"), LOOKS)

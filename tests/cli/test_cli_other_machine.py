@@ -75,6 +75,7 @@ def test_a_prompt_is_that_of_a_device_here(cli, host: SshHost) -> None:
     assert there.out == near.out
 
 
+@pytest.mark.all_cases("tests/leaderboard/test_verification.py verifies, and test_run_remote.py evaluates there")
 def test_an_entry_is_verified_there(cli, host: SshHost, tmp_path: Path) -> None:
     run_in(tmp_path, quick_config(tasks=("swish",), device="emulated:h100", budget=Budget(rounds=1)))
     written = cli("leaderboard", "entry", "latest", "--by", "Ann", "--output", "e.json", "--results", str(tmp_path))

@@ -270,6 +270,7 @@ def test_a_copy_in_cute_is_right(compiler: Compiler, cutlass: None, arch: str) -
     assert np.array_equal(y, 2 * x)
 
 
+@pytest.mark.all_cases("copies in CuTe here; ldmatrix, mma and cp.async on the emulated device; the product of Hopper")
 @pytest.mark.slow
 def test_a_tiled_product_in_cute_is_right(open_warm: Callable[..., Compiler], cutlass: None) -> None:
     """To instantiate its templates takes a quarter of a minute of CPU time, and more on a busy machine."""

@@ -74,7 +74,7 @@ def refused(attempts: list[Attempt]) -> None:
     assert attempts[-1].note.startswith("not accepted: modelled time")
 
 
-@pytest.mark.one_in(2)  # the transcript of core has a kernel, too, that is refused for its time
+@pytest.mark.all_cases("test_run_transcript.py replays that of core, with a repair and a kernel that is refused")
 @pytest.mark.parametrize(
     ("task", "expected", "last"), [("matmul_square", [OK, OK, WRONG, OK, OK], repaired), ("softmax", [OK] * 4, refused)]
 )

@@ -25,12 +25,12 @@ __global__ void softmax(const float* x, float* out, int n, int d, int* blocks) {
     __shared__ int before;
     if (threadIdx.x == 0) before = atomicAdd(blocks, 1);
     __syncthreads();
-    int end = before > 256 ? 0 : d;
+    if (before > 256) return;
     const float* row = x + blockIdx.x * (long long)d;
     float most = -INFINITY, sum = 0.0f;
-    for (int k = threadIdx.x; k < end; k += 256) most = fmaxf(most, row[k]);
+    for (int k = threadIdx.x; k < d; k += 256) most = fmaxf(most, row[k]);
     float top = largest(most, shared);
-    for (int k = threadIdx.x; k < end; k += 256) sum += expf(row[k] - top);
+    for (int k = threadIdx.x; k < d; k += 256) sum += expf(row[k] - top);
     float scale = 1.0f / summed(sum, shared);
     for (int k = threadIdx.x; k < d; k += 256) out[blockIdx.x * (long long)d + k] = expf(row[k] - top) * scale;
 }
