@@ -29,6 +29,7 @@ from kernelforge.study.fortran import fortran_entry, read_procedure
 from kernelforge.study.host_programs import HostProgram, read_host_program
 from kernelforge.study.kernels import KERNELS, Form, StudyKernel
 from kernelforge.study.programming_models import ASKABLE, MODELS, Runner, missing_tool, plain_code, programming_model
+from kernelforge.study.python_functions import kernel_text, python_entry, python_function
 from kernelforge.study.signatures import Underivable, device_code, entry_function, entry_kernel, is_cpp
 from kernelforge.translation.evaluator import CEvaluators, CLanguage
 from kernelforge.translation.launcher import KernelLauncher
@@ -183,7 +184,7 @@ class Judgement(NamedTuple):
 
 
 class StudyJudge(Closing):
-    """Judges suggestions: CUDA on a device, C and C++ in the jail. Close it when done.
+    """Judges suggestions: CUDA on a device; C, C++, Fortran and Python in jails. Close it when done.
 
     Args:
         device: as of an evaluation.
@@ -254,6 +255,10 @@ class StudyJudge(Closing):
         match runner:
             case "cuda":
                 return self._on_device(kernel, code)
+            case "kernel text":
+                return self._on_device(kernel, kernel_text(code))
+            case "python":
+                return self._in_python(kernel, code)
             case "fortran":
                 return self._in_fortran(kernel, code)
             case "c":
@@ -307,6 +312,13 @@ class StudyJudge(Closing):
             candidate = fortran_entry(procedure, form)
             seed = self._seed_of(form, candidate)
             yield form.text, self._hosts.evaluate(form.task, candidate, seed=seed, language="fortran").evaluation
+
+    def _in_python(self, kernel: StudyKernel, code: str) -> Iterator[tuple[str, Evaluation]]:
+        call, forms = python_function(code, kernel)
+        for form in forms:
+            candidate = python_entry(code, call, form)
+            seed = self._seed_of(form, candidate)
+            yield form.text, self._hosts.evaluate(form.task, candidate, seed=seed, language="python").evaluation
 
     def _seed_of(self, form: Form, candidate: Candidate) -> int:
         return int(content_hash(self._seed, form.task.digest, candidate.hash), 16)

@@ -8,8 +8,9 @@ from typing import Final, Literal, NamedTuple
 
 from kernelforge.metrics.codebleu import uncommented
 
-Runner = Literal["cuda", "c", "fortran"]
-"""What judges a code: an emulated or real GPU, or the jail of C functions, with gfortran for Fortran."""
+Runner = Literal["cuda", "kernel text", "c", "fortran", "python"]
+"""What judges a code: an emulated or real GPU, for Python also by a kernel's text alone; the jail of C functions, with
+gfortran for Fortran; or that of Python functions."""
 
 
 class ProgrammingModel(NamedTuple):
@@ -47,12 +48,12 @@ MODELS: Final[dict[str, ProgrammingModel]] = {
         ProgrammingModel("fortran-openacc", "Fortran OpenACC", "fortran", _NO_DATA),
         ProgrammingModel("fortran", "Fortran", "fortran", "it is no programming model of the paper without directives"),
         ProgrammingModel("julia", "Julia", None, "no jail here runs Julia"),
-        ProgrammingModel("numpy", "numpy", None, "no jail here calls a Python function by its signature"),
-        ProgrammingModel("numba", "Numba", None, "no jail here calls a Python function by its signature"),
-        ProgrammingModel("cupy", "cuPy", None, "no jail here calls a Python function by its signature"),
-        ProgrammingModel("pycuda", "pyCUDA", None, "no jail here calls a Python function by its signature"),
+        ProgrammingModel("numpy", "numpy", "python"),
+        ProgrammingModel("numba", "Numba", "python"),
+        ProgrammingModel("cupy", "cuPy", "kernel text"),
+        ProgrammingModel("pycuda", "pyCUDA", "kernel text"),
         ProgrammingModel("triton", "Triton", None, "no launch is derived from the signature of a Triton kernel"),
-        ProgrammingModel("python", "Python", None, "it is no programming model of the paper"),
+        ProgrammingModel("python", "Python", "python", "it is no programming model of the paper"),
     )
 }
 """By the name that ``--model`` takes, in the order of the table."""

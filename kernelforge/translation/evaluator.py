@@ -36,7 +36,7 @@ from kernelforge.records import (
     TensorSpec,
     Verdict,
 )
-from kernelforge.sandbox import Zygote, select_tier
+from kernelforge.sandbox import Frame, Zygote, select_tier
 from kernelforge.sandbox.policy import Limits
 from kernelforge.sandbox.shared_memory import Blob
 from kernelforge.tasks import parse_task_file, size_source
@@ -49,9 +49,9 @@ from kernelforge.version import __version__
 C_VERSION: Final = f"{EVALUATOR_VERSION}+c.1"
 """What a fingerprint gives as the evaluator; changes whenever a verdict of this lane could."""
 
-CLanguage = Literal["c", "cpp", "cuda", "fortran"]
+CLanguage = Literal["c", "cpp", "cuda", "fortran", "python"]
 """Language of a candidate's source. Fortran defines the function with ``bind(c)``; ``cuda`` is a host program, whose
-kernels a :class:`KernelLauncher` runs."""
+kernels a :class:`KernelLauncher` runs; a function of Python gets NumPy arrays of one dimension."""
 
 Launch = Callable[[Mapping[str, Any], Sequence[Blob]], Sequence[Blob]]
 """Runs a kernel that a host program launched, on the contents of its memory; returns the new contents."""
@@ -91,10 +91,12 @@ class CChild(ModelNewChild):
 
         Raises:
             ModelNewFault: as every call here: the candidate does not compile, failed, or ended its process.
+            UnsupportedError: as every call here: it needs what this machine lacks.
         """
+        self._lines = source.count("\n") + 1
         request = {"op": "load", "source": source, "declaration": str(signature), "name": signature.name}
         request["language"] = language
-        self._call(request, (), self._build_s)
+        _checked(self._call(request, (), self._build_s))
 
     def call(
         self,
@@ -109,20 +111,27 @@ class CChild(ModelNewChild):
 
         Args:
             launch: runs the kernels of a host program.
-
-        Raises:
-            UnsupportedError: a host program launches what no device here can run.
         """
         request = {"op": "run", "arguments": list(arguments), "poison": poison, "at_end": at_end}
         deadline = time.monotonic() + self._run_s
-        frame = self._call(request, inputs, self._run_s)
-        while launch is not None and ("launch" in frame.data or "unsupported" in frame.data):
-            if "unsupported" in frame.data:
-                raise UnsupportedError(str(frame.data["unsupported"])[:_MOST_TEXT])
+        frame = _checked(self._call(request, inputs, self._run_s))
+        while launch is not None and "launch" in frame.data:
             if time.monotonic() > deadline:
                 raise ModelNewFault("timeout", f"no end of its launches within {self._run_s:g} s")
-            frame = self._call({"op": "launched"}, launch(frame.data["launch"], frame.blobs), self._run_s)
+            done = launch(frame.data["launch"], frame.blobs)
+            frame = _checked(self._call({"op": "launched"}, done, self._run_s))
         return frame.blobs
+
+
+def _checked(frame: Frame) -> Frame:
+    """A reply of a child that could go on.
+
+    Raises:
+        UnsupportedError: the candidate needs what this machine lacks.
+    """
+    if "unsupported" in frame.data:
+        raise UnsupportedError(str(frame.data["unsupported"])[:_MOST_TEXT])
+    return frame
 
 
 class CEvaluator:
@@ -133,6 +142,7 @@ class CEvaluator:
         oracle: the task's oracle; the caller closes it.
         zygote: forks candidates' processes: role ``c-candidate``.
         fingerprint: of this machine.
+        python: forks those of candidates in Python: role ``python-candidate``; None where there are none.
         build_s: longest wait for the compiler.
         run_s: longest wait for one call of the function.
 
@@ -147,6 +157,7 @@ class CEvaluator:
         zygote: Zygote,
         fingerprint: Fingerprint,
         *,
+        python: Zygote | None = None,
         build_s: float = 60.0,
         run_s: float = 60.0,
     ) -> None:
@@ -156,6 +167,7 @@ class CEvaluator:
         self.facts = oracle.facts()
         self.signature = read_signature(task)
         self._zygote = zygote
+        self._python = python
         self._build_s, self._run_s = build_s, run_s
 
     def close(self) -> None:
@@ -220,12 +232,13 @@ class CEvaluator:
                 launcher.build()
             launch, most = launcher.launch, most + MAX_DEVICE_BYTES
         limits = Limits(**{**vars(LIMITS), "reply_bytes": most})
-        with CChild(self._zygote, "cpu", limits, build_s=self._build_s, run_s=self._run_s) as child:
+        zygote = self._python if language == "python" and self._python is not None else self._zygote
+        with CChild(zygote, "cpu", limits, build_s=self._build_s, run_s=self._run_s) as child:
             try:
                 with work.clock("build"):
                     child.build(candidate.source, self.signature, language)
             except ModelNewFault as fault:
-                raise StageFailed(VERDICTS[fault.kind], "compile", str(fault)) from fault
+                raise StageFailed(VERDICTS[fault.kind], "compile", _reason(fault)) from fault
             work.started = time.perf_counter()
             for size in sorted(self.task.sizes, key=lambda size: (size.name == "full", size.is_hidden)):
                 self._check_size(child, size, work, full, launch)
@@ -294,13 +307,15 @@ class CEvaluator:
                 raise TaskError(f"task {self.task.name!r}: the C array {item.name!r} is no array of the reference's")
             if item.source == "input":
                 inputs.append(draw.tensors[at])
-            arguments.append({"kind": item.source, "bytes": spec.numel * spec.dtype.itemsize})
+            arguments.append({"kind": item.source, "type": item.type, "bytes": spec.numel * spec.dtype.itemsize})
         if next(outputs, None) is not None:
             raise TaskError(f"task {self.task.name!r}: the reference returns more than the C function writes")
         return arguments, inputs
 
 
 def _reason(fault: ModelNewFault) -> str:
+    if fault.type not in ("", "Exception"):
+        return fault.description
     if fault.kind == "crash":
         return f"{fault}; an access outside an array, or a write to an input, ends a call so"
     return str(fault)
@@ -336,6 +351,8 @@ class CEvaluators(Closing):
         self._stack = ExitStack()
         self._candidates = Zygote("c-candidate", allow_unconfined=allow_unconfined)
         self._stack.callback(self._candidates.close)
+        self._python = Zygote("python-candidate", allow_unconfined=allow_unconfined)
+        self._stack.callback(self._python.close)
         self._oracles = Zygote("oracle", allow_unconfined=allow_unconfined)
         self._stack.callback(self._oracles.close)
         self._evaluators = WarmEvaluators(self.evaluator, max_tasks=warm_tasks, max_bytes=WARM_BYTES)
@@ -347,7 +364,8 @@ class CEvaluators(Closing):
         Raises:
             TaskError: the reference does not run, or the task has no C function.
         """
-        return CEvaluator(task, oracle or Oracle(self._oracles, task), self._candidates, self.fingerprint)
+        reference = oracle or Oracle(self._oracles, task)
+        return CEvaluator(task, reference, self._candidates, self.fingerprint, python=self._python)
 
     def evaluate(
         self,
