@@ -7,6 +7,7 @@ compiles or executes it. ``docs/launch-plan.md`` is the reference page of the la
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -26,6 +27,11 @@ from kernelforge.records.task import TensorSpec
 
 INT32 = 2**31
 
+MAX_COMBINATIONS = 16
+"""Combinations of ``# tune:`` values that a plan may offer: each is compiled and rated."""
+MAX_CONSTRAINED = 1_024
+"""The same before top-level asserts remove some, which costs a run of the top level each."""
+
 
 class LaunchSignature(NamedTuple):
     """A kernel with the argument types that one launch gives it, for the compiler's type check."""
@@ -43,19 +49,16 @@ class Plan:
     def __init__(self, text: str, program: Program, tunables: Mapping[str, tuple[int, ...]]) -> None:
         self.text = text
         self.tunables: dict[str, tuple[int, ...]] = dict(tunables)
-        """Values of each ``# tune:`` name, in the order written; at most 16 combinations in all."""
+        """Values of each ``# tune:`` name, in the order written."""
         self._program = program
+        self.combinations: tuple[dict[str, int], ...] = self._allowed()
+        """The combinations of the tunables that the top-level asserts allow, at most 16, first values first; one
+        empty combination without tunables."""
 
     @property
     def parameters(self) -> tuple[str, ...]:
         """Names of the parameters of ``forward``."""
         return self._program.forward.parameters
-
-    @property
-    def combinations(self) -> tuple[dict[str, int], ...]:
-        """Every combination of the tunables, first values first; one empty combination without tunables."""
-        names = tuple(self.tunables)
-        return tuple(dict(zip(names, values, strict=True)) for values in itertools.product(*self.tunables.values()))
 
     @property
     def constants(self) -> dict[str, int]:
@@ -106,6 +109,33 @@ class Plan:
             self._run_setup(machine)
             outputs = self._run_forward(machine, inputs, in_place)
             return assemble(machine, outputs, constants)
+
+    def _allowed(self) -> tuple[dict[str, int], ...]:
+        count = math.prod(map(len, self.tunables.values()))
+        limit = MAX_CONSTRAINED if self._program.constrained else MAX_COMBINATIONS
+        if count > limit:
+            raise Fault(f"the # tune: lines make {count:,} combinations; the limit is {limit:,}")
+        names = tuple(self.tunables)
+        every = [dict(zip(names, values, strict=True)) for values in itertools.product(*self.tunables.values())]
+        if not self._program.constrained:
+            return tuple(every)
+        machine = Machine(PlanLimits(), {}, {})  # one for all, so that its limit of steps is theirs together
+        try:
+            self._run_top_level(machine, every[0])
+        except Refusal as refusal:
+            raise Fault(f"the first values break this assert: {refusal.message}", refusal.line) from None
+        allowed = [every[0], *(choices for choices in every[1:] if self._allows(machine, choices))]
+        if len(allowed) > MAX_COMBINATIONS:
+            counts = f"{len(allowed):,} of {count:,} combinations of # tune: values"
+            raise Fault(f"the asserts allow {counts}; the limit is {MAX_COMBINATIONS}")
+        return tuple(allowed)
+
+    def _allows(self, machine: Machine, choices: Mapping[str, int]) -> bool:
+        try:
+            self._run_top_level(machine, choices)
+        except Refusal:
+            return False
+        return True
 
     def _run_top_level(self, machine: Machine, choices: Mapping[str, int]) -> dict[str, int]:
         module = self._program.module

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from kernelforge.candidate import PlanLimits, ResolvedPlan, parse_plan
+from kernelforge.candidate.plan import MAX_COMBINATIONS, MAX_CONSTRAINED
 from kernelforge.candidate.plan_language import lexer
 from kernelforge.candidate.plan_language.functions import CONSTANTS, FUNCTIONS
 from kernelforge.candidate.plan_language.tensors import METHODS, PROPERTIES
@@ -81,9 +82,9 @@ def test_the_limits_table_states_the_limits() -> None:
     figures = (
         MAX_PLAN_BYTES, lexer.MAX_LINE_CHARS, lexer.MAX_STATEMENT_TOKENS, limits.steps, limits.launches,
         limits.sequence_length, limits.string_length, *limits.grid, *limits.block, limits.threads_per_block,
-        limits.dynamic_shared_bytes, limits.cluster_blocks, limits.parameter_bytes,
+        limits.dynamic_shared_bytes, limits.cluster_blocks, limits.parameter_bytes, MAX_COMBINATIONS, MAX_CONSTRAINED,
     )  # fmt: skip
     for figure in figures:
         assert re.search(rf"(?<![\d,]){figure:,}(?!,?\d)", table), figure
     assert bytes_text(limits.workspace_bytes) in table
-    assert f"at most {lexer.MAX_COMBINATIONS}" in re.sub(r"\s+", " ", PAGE)
+    assert f"at most {MAX_COMBINATIONS}" in re.sub(r"\s+", " ", PAGE)

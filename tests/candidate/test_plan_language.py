@@ -283,6 +283,18 @@ def test_choices_that_the_plan_does_not_offer_are_refused(choices: dict[str, int
         resolve(TUNED, choices=choices)
 
 
+def test_top_level_asserts_remove_combinations_before_they_are_counted() -> None:
+    lines = "# tune: BM = 16 | 32 | 64 | 128 | 256\n# tune: BN = 16 | 32 | 64 | 128 | 256\n"
+    constraint = "BYTES = (BM + BN) * 64\nassert BYTES <= 12288 and BM <= BN\nassert BN % (2 * BM) == 0\n"
+    rest = "def forward(x):\n    out = empty_like(x)\n    k[1, BM](x, out)\n    return out\n"
+    plan = parse_plan(lines.replace("BN = 16 | 32", "BN = 32 | 16") + constraint + rest)
+    pairs = [(choices["BM"], choices["BN"]) for choices in plan.combinations]
+    assert pairs == [(16, 32), (16, 64), (16, 128), (32, 64), (32, 128), (64, 128)]
+    assert plan.constants == {"BM": 16, "BN": 32, "BYTES": 3072}
+    with pytest.raises(PlanGuard, match="line 4: BYTES <= 12288 and BM <= BN"):
+        plan.constants_at({"BM": 256})
+
+
 def test_a_tune_line_inside_a_string_is_text() -> None:
     text = 'def forward(x):\n    """\n    # tune: A = 1 | 2\n    """\n    k[1, 1](x)\n    return empty(1)\n'
     assert parse_plan(text).tunables == {}

@@ -177,5 +177,5 @@ def test_a_plan_of_operators_alone_is_refused() -> None:
 
 
 def test_the_top_level_calls_nothing() -> None:
-    with pytest.raises(PlanError, match="top level holds def and NAME = expression only"):
+    with pytest.raises(PlanError, match="top level holds def, assert and NAME = expression only"):
         resolve("library('matmul', 1, out=2)\n" + body("pass"))

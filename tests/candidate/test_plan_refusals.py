@@ -455,6 +455,7 @@ def test_weights_are_no_parameter_of_forward() -> None:
         parse_plan("def forward(x, w, attrs):\n    out = empty_like(x)\n" + TAIL).resolve((X,), {}, {})
 
 
+FIVES = "# tune: A = 1 | 2 | 3 | 4 | 5\n# tune: B = 1 | 2 | 3 | 4 | 5\n"
 TUNES = [
     ("# tune: A = ", "a tune line reads"),
     ("# tune: A = 1 | x", "a tune line reads"),
@@ -468,6 +469,14 @@ TUNES = [
     ("# tune: A = 1\nA = 2", "a tune name cannot be assigned"),
     ("# tune: min = 1 | 2", "'min' is a name of the plan language"),
     ("# tune: A = 1|2|3|4\n# tune: B = 1|2|3|4|5", "20 combinations; the limit is 16"),
+    ("# tune: A = 1 | 2\nassert A > 1, f'A is {A}'", "line 2: the first values break this assert: A is 1"),
+    ("assert 1 > 2", "line 1: the first values break this assert: 1 > 2"),
+    (FIVES + "assert A < 5", "the asserts allow 20 of 25 combinations of # tune: values; the limit is 16"),
+    (
+        FIVES + FIVES.replace("A", "C").replace("B", "D") + "# tune: E = 1 | 2\nassert A < 2",
+        "1,250 combinations; the limit is 1,024",
+    ),
+    (FIVES + "X = sum(range(60000))\nassert A < 2", "takes more than 400,000 steps"),
     ("A = 2 ** 31", "the constant A = 2147483648 does not fit the constexpr int"),
     ("A = 1 // 0", "division by zero"),
     ("A = B\nB = 1", "'B' has no value yet"),

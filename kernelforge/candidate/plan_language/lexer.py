@@ -8,7 +8,6 @@ never compiled or run here.
 from __future__ import annotations
 
 import ast
-import math
 import re
 from collections.abc import Mapping
 
@@ -21,7 +20,6 @@ MAX_BRACKETS = 24
 MAX_INDENT_COLUMNS = 80
 MAX_NUMBER_CHARS = 40
 MAX_TREE_DEPTH = 72
-MAX_COMBINATIONS = 16
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 _TUNE = re.compile(r"#\s*tune\s*:(.*)", re.DOTALL)
@@ -81,7 +79,6 @@ def read(text: str) -> tuple[ast.Module, dict[str, tuple[int, ...]]]:
     _check_characters(text)
     lexer = _Lexer(text)
     lexer.check()
-    _check_combinations(lexer.tunables)
     try:
         tree = ast.parse(text)
     except SyntaxError as error:
@@ -225,12 +222,6 @@ def _read_tune(comment: str, line: int, tunables: dict[str, tuple[int, ...]]) ->
     if name in tunables:
         raise Fault(f"{name} has two tune lines", line)
     tunables[name] = values
-
-
-def _check_combinations(tunables: dict[str, tuple[int, ...]]) -> None:
-    combinations = math.prod(len(values) for values in tunables.values())
-    if combinations > MAX_COMBINATIONS:
-        raise Fault(f"the # tune: lines make {combinations:,} combinations; the limit is {MAX_COMBINATIONS}")
 
 
 def _check_depth(tree: ast.Module) -> None:

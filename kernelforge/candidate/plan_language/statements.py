@@ -124,7 +124,9 @@ class Program:
 
     module: Scope
     top_level: list[tuple[int, int, Execute]]
-    """Line, steps and statement of each top-level assignment."""
+    """Line, steps and statement of each top-level assignment and assert."""
+    constrained: bool
+    """Whether there are top-level asserts."""
     routines: dict[str, Routine]
 
     @property
@@ -145,27 +147,32 @@ def compile_program(tree: ast.Module, tunables: Sequence[str], language: Languag
     for name in tunables:
         check_name(name, 1)
     definitions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
-    assignments = [node for node in tree.body if isinstance(node, ast.Assign)]
+    statements = [node for node in tree.body if isinstance(node, ast.Assign | ast.Assert)]
     for node in tree.body:
-        if not isinstance(node, ast.FunctionDef | ast.Assign) and not _is_docstring(node):
-            raise Fault("the top level holds def and NAME = expression only", node.lineno)
+        if not isinstance(node, ast.FunctionDef | ast.Assign | ast.Assert) and not _is_docstring(node):
+            raise Fault("the top level holds def, assert and NAME = expression only", node.lineno)
     routines: dict[str, Routine] = {}
-    module = Scope(None, [*tunables, *assigned_names(list(assignments))], routines, None, language)
+    module = Scope(None, [*tunables, *assigned_names(list(statements))], routines, None, language)
     for node in definitions:
         if node.name in routines or node.name in module.slots:
             raise Fault(f"{node.name!r} is defined twice", node.lineno)
         routines[node.name] = _signature(node)
     _check_signatures(routines)
     top_level = []
-    for assignment in assignments:
-        if any(name in tunables for name in assigned_names([assignment])):
-            raise Fault("a tune name cannot be assigned", assignment.lineno)
-        top_level.append((assignment.lineno, 1 + cost(assignment.value), _assignment(assignment, module)))
+    for statement in statements:
+        if any(name in tunables for name in assigned_names([statement])):
+            raise Fault("a tune name cannot be assigned", statement.lineno)
+        if isinstance(statement, ast.Assert):
+            price = cost(statement.test) + (cost(statement.msg) if statement.msg else 0)
+            top_level.append((statement.lineno, 1 + price, _assert(statement, module)))
+        else:
+            top_level.append((statement.lineno, 1 + cost(statement.value), _assignment(statement, module)))
     for node in definitions:
         _fill(routines[node.name], node, module)
     _refuse_recursion(routines)
     _check_prepared(routines)
-    return Program(module, top_level, routines)
+    constrained = any(isinstance(statement, ast.Assert) for statement in statements)
+    return Program(module, top_level, constrained, routines)
 
 
 def _is_docstring(node: ast.stmt) -> bool:
