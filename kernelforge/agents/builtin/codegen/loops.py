@@ -79,6 +79,8 @@ class LoopEmitter(CppEmitter):
             raise UnsupportedError(f"the built-in Coder has no single-thread loop for a {type(value).__name__}")
         if self.hoisted is None:
             return body(value, coords, "")
+        if _tests_edges(value):
+            raise UnsupportedError("each lane would test the edges of its window at every step")
         if not all(coord.lives_everywhere for coord in coords):
             raise UnsupportedError("the lanes' loop would use coordinates of another scope")
         hoisted, lines = self.hoisted, self.lines
@@ -171,15 +173,15 @@ class LoopEmitter(CppEmitter):
         return total
 
     def _convolution(self, value: Value, coords: tuple[Coordinate, ...], slot: str) -> str:
-        """Loops over the window around one over channels, whose places and conditions they decide; in lanes, where
-        these differ between lanes, all of it is in the innermost loop."""
+        """Loops over the window around one over channels, whose places and conditions they decide; in lanes, whose
+        places differ, all of it is in the innermost loop."""
         assert isinstance(value, Convolution)
         total = self.accumulator("float", "0", slot)
         depth, per_group = channels_of(value)
         channels = LoopGroup(self.fresh("c"), (depth,))
         image, out_channel, *spots = coords
         taps = self._taps(value.weight.shape[2:])
-        stepped = value.transposed and not slot and all(dim.text == "1" for dim in value.dilation)
+        stepped = value.transposed and all(dim.text == "1" for dim in value.dilation)
         source, inside = channels.coords()[0], out_channel
         if value.groups > 1:
             first = f"{self.text(out_channel)} / {self.signature.extent(per_group)} * "
@@ -193,20 +195,20 @@ class LoopEmitter(CppEmitter):
             at = self.window_positions(value, tuple(spots), steps)
             return at, self.inside(value, at)
 
-        def multiply(at: Sequence[str], condition: str) -> None:
+        def multiply(at: Sequence[str]) -> None:
             lead = (source, inside) if value.transposed else (out_channel, channels.coords()[0])
             weight = self.read(value.weight, (*lead, *(tap.coords()[0] for tap in taps)))
-            element = self.tap(value.x, (image, source), at, condition, "0.0f")
+            element = self.tap(value.x, (image, source), at, "", "0.0f")
             self.add(f"{total} += {element} * {weight};")
 
         def over_channels() -> None:
             at, condition = places()
             with self.scope() as body:
-                self._nest([channels], "", lambda: multiply(at, ""))
+                self._nest([channels], "", lambda: multiply(at))
             self.lines += [f"if ({condition}) {{", *indent(body), "}"] if condition else body
 
         if slot:
-            self._nest([channels, *taps], slot, lambda: multiply(*places()))
+            self._nest([channels, *taps], slot, lambda: multiply(places()[0]))
             return total
         self._write_outside(coords)
         firsts = {}
@@ -300,10 +302,11 @@ class LoopEmitter(CppEmitter):
 
     def _window(self, value: Value, coords: tuple[Coordinate, ...], slot: str) -> str:
         assert isinstance(value, Window)
+        assert not slot, "a window tests its edges"
         start = f"-{INFINITY}" if value.op == "max" else "0"
-        total = self.accumulator("float", start, slot)
+        total = self.accumulator("float", start, "")
         counts = value.op == "avg" and not value.count_padding
-        taken = self.accumulator("int", "0", slot) if counts else ""
+        taken = self.accumulator("int", "0", "") if counts else ""
         rank = len(value.kernel)
         taps = self._taps(value.kernel)
 
@@ -318,12 +321,18 @@ class LoopEmitter(CppEmitter):
             if counts:
                 self.add(f"{taken} += {condition or 1};")
 
-        if not slot:
-            self._write_outside(coords)
-        self._nest(taps, slot, write)
+        self._write_outside(coords)
+        self._nest(taps, "", write)
         if value.op == "max":
             return total
         return f"{total} / {taken or self.signature.extent(product(value.kernel))}"
+
+
+def _tests_edges(value: Value) -> bool:
+    """Whether each step of a window tests whether its place lies in the input."""
+    if isinstance(value, Convolution):
+        return value.transposed or any(dim.text != "0" for dim in value.padding)
+    return isinstance(value, Window)
 
 
 def channels_of(value: Convolution) -> tuple[Dim, Dim]:
