@@ -98,7 +98,7 @@ def open_run(chrome: Browser, followed: Followed) -> Callable[..., Any]:
 
     @contextmanager
     def opened() -> Iterator[tuple[Page, Heard, int]]:
-        context = chrome.new_context()
+        context = chrome.new_context(viewport={"width": 1280, "height": 300})  # few charts to draw again and again
         heard = listen(context)
         page = context.new_page()
         page.set_default_timeout(WAIT_MS)

@@ -66,6 +66,7 @@ def test_a_device_there_that_runs_no_class_is_refused(
     assert why in done.err
 
 
+@pytest.mark.all_cases("test_mcp_remote.py compares the prompt of a task there, too, with the one here")
 def test_a_prompt_is_that_of_a_device_here(cli, host: SshHost) -> None:
     near, there = (
         cli("prompts", "show", "repair", "--suite", small_core(), "--task", "swish", "--device", device)

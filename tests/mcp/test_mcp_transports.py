@@ -67,6 +67,7 @@ def test_a_session_over_stdio_from_the_list_of_tasks_to_the_journal(tmp_path: Pa
         assert store.finished_tasks(run.id) == {"gelu": "the session ended"}
 
 
+@pytest.mark.all_cases("a session over stdio, above; test_mcp_sessions.py goes on with an earlier session")
 @pytest.mark.slow
 def test_the_configuration_of_the_page_starts_servers_that_go_on_with_each_other(tmp_path: Path) -> None:
     root = Path(__file__).parents[2]

@@ -319,6 +319,7 @@ def test_sigterm_is_the_servers_to_hear(
     assert "SIGTERM" not in capfd.readouterr().err, "Ray's own handler would print a stack trace"
 
 
+@pytest.mark.all_cases("test_engine_local.py kills a worker of the same kind; here a node is killed with its own")
 async def test_a_killed_worker_is_told_of_and_replaced(engine: RayEngine) -> None:
     before = engine.health().restarts
     slot = (await idle_slot(engine)).name
@@ -335,6 +336,7 @@ async def test_a_killed_worker_is_told_of_and_replaced(engine: RayEngine) -> Non
     assert engine.health().restarts == before + 1
 
 
+@pytest.mark.all_cases("test_engine_local.py kills an oracle host of the same kind; here a node is killed with its own")
 async def test_the_workers_of_a_node_share_an_oracle_host_that_outlives_each_of_them(engine: RayEngine) -> None:
     """A worker dies, then the host, then the actor that keeps it; then the node is drained."""
     node = (await idle_slot(engine)).name.partition("/")[0]
