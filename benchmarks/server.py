@@ -1,14 +1,17 @@
 """Measure the reward server: answers from the cache, evaluations, what the server adds to them, what kills do to it.
 
-    python benchmarks/server.py [--part cached] [--part limit] [--part uncached] [--part suites] [--part equal]
-                                [--part load] [--rate 500] [--seconds 20] [--evaluations 100] [--real-size 24]
-                                [--requests 20000] [--distinct 2200] [--seed 1] [--ray HOST:PORT]
+    python benchmarks/server.py [--part cached] [--part limit] [--part bursts] [--part uncached] [--part suites]
+                                [--part equal] [--part load] [--shape 0.1] [--trace FILE.csv] [--rate 500]
+                                [--seconds 20] [--evaluations 100] [--real-size 24] [--requests 20000]
+                                [--distinct 2200] [--seed 1] [--ray HOST:PORT]
 
 One real ``kernelforge serve`` on the emulated device per part, on a port of 127.0.0.1; the load comes from this
 process, which shares the machine's cores with it. Peers in the same run: a bare FastAPI route, an evaluator without a
-server, and a process that imports torch. Part ``limit`` raises the rate until one server falls behind. Part ``suites``
-judges tasks of real sizes completely and by ``--sizes train``, part ``equal`` candidates that share an evaluation;
-with ``--ray``, part ``suites`` does so on a Ray cluster whose one node besides the head is on this machine.
+server, and a process that imports torch. Part ``limit`` raises the rate until one server falls behind. Part ``bursts``
+compares even arrivals with those of a gamma distribution and, with ``--trace``, of a file in the format of BurstGPT
+(arXiv:2401.17644), at the same mean rate. Part ``suites`` judges tasks of real sizes completely and by ``--sizes
+train``, part ``equal`` candidates that share an evaluation; with ``--ray``, part ``suites`` does so on a Ray cluster
+whose one node besides the head is on this machine.
 Exits with 1 if a job is lost, ends twice, or is scored as what it is not, or where ``--sizes train`` misses its target.
 """
 
@@ -24,6 +27,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks.server_parts.arrivals import even_arrivals, gamma_arrivals, trace_arrivals
 from benchmarks.server_parts.load import Load
 from benchmarks.server_parts.place import RELU, SOFTMAX, real_size_reply, renamed_reply, serving
 from benchmarks.server_parts.rates import bare, cached, direct, one_by_one, real_size, restarts, side_by_side
@@ -40,7 +44,7 @@ TARGET_BYTES = 2_000_000_000
 
 def part_cached(options: argparse.Namespace) -> bool:
     with serving("--slots", "1") as server:
-        served = asyncio.run(cached(server, options.rate, options.seconds))
+        served = asyncio.run(cached(server, even_arrivals(options.rate, options.seconds)))
     peer = asyncio.run(bare(options.rate, options.seconds))
     print(f"cached: {options.rate:g} rewards/s offered for {options.seconds:g} s, open loop")
     for name, side in (("kernelforge", served), ("bare FastAPI route", peer)):
@@ -57,7 +61,7 @@ def part_limit(options: argparse.Namespace) -> bool:
     kept_up: float | None = None
     with serving("--slots", "1") as server:
         for rate in RATES:
-            side = asyncio.run(cached(server, rate, options.seconds))
+            side = asyncio.run(cached(server, even_arrivals(rate, options.seconds)))
             cores = side["cpu_us"] * rate / 1e6
             print(
                 f"  {rate:>5g}/s  p50 {side['p50_ms']:.1f} ms, p99 {side['p99_ms']:.1f} ms, "
@@ -68,6 +72,28 @@ def part_limit(options: argparse.Namespace) -> bool:
             kept_up = rate
     print(f"  one server keeps up with {kept_up or 0:g} rewards a second: its p99 is below {LATE_MS:g} ms")
     return kept_up is not None
+
+
+def part_bursts(options: argparse.Namespace) -> bool:
+    rate, seconds = options.rate, options.seconds
+    arrivals = {
+        "even": even_arrivals(rate, seconds),
+        f"gamma, shape {options.shape:g}": gamma_arrivals(rate, seconds, options.shape, options.seed),
+    }
+    if options.trace:
+        arrivals[options.trace.name] = trace_arrivals(options.trace, rate, seconds)
+    print(f"bursts: cached rewards, {rate:g} a second on average for {seconds:g} s")
+    wrong = 0.0
+    with serving("--slots", "1") as server:
+        for name, moments in arrivals.items():
+            busiest = max(Counter(int(moment * 10) for moment in moments).values())
+            side = asyncio.run(cached(server, moments))
+            wrong += side["wrong"]
+            print(
+                f"  {name:<20} at most {busiest} in 0.1 s; {side['requests']:.0f} answered, {side['wrong']:.0f} wrong; "
+                f"p50 {side['p50_ms']:.1f} ms, p99 {side['p99_ms']:.1f} ms, worst {side['max_ms']:.0f} ms"
+            )
+    return wrong == 0
 
 
 def part_uncached(options: argparse.Namespace) -> bool:
@@ -168,6 +194,7 @@ def part_load(options: argparse.Namespace) -> bool:
 PARTS = {
     "cached": part_cached,
     "limit": part_limit,
+    "bursts": part_bursts,
     "uncached": part_uncached,
     "suites": part_suites,
     "equal": part_equal,
@@ -180,6 +207,8 @@ def main() -> int:
     parser.add_argument("--part", action="append", choices=PARTS, help="only this part; repeat for more")
     parser.add_argument("--rate", type=float, default=500.0, help="cached rewards offered per second")
     parser.add_argument("--seconds", type=float, default=20.0, help="how long they are offered")
+    parser.add_argument("--shape", type=float, default=0.1, help="of the gamma distribution of part bursts' gaps")
+    parser.add_argument("--trace", type=Path, metavar="FILE.csv", help="part bursts replays BurstGPT's trace, too")
     parser.add_argument("--evaluations", type=int, default=100, help="kernels of part uncached")
     parser.add_argument("--real-size", type=int, default=24, help="kernels of each task of part suites")
     parser.add_argument("--requests", type=int, default=20_000, help="requests of part load")

@@ -10,6 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from benchmarks.server_parts.arrivals import even_arrivals
 from benchmarks.server_parts.http import Connections
 from benchmarks.server_parts.place import TASK_NAME, Server, cpu_s_of, real_size_reply, reply
 from kernelforge.client.models import JobRequest, RewardResult
@@ -22,15 +23,15 @@ def percentile(values: Sequence[float], share: float) -> float:
     return sorted(values)[min(int(len(values) * share), len(values) - 1)]
 
 
-async def open_loop(send: Callable[[int], Awaitable[bool]], rate: float, seconds: float) -> tuple[list[float], int]:
-    """Send at fixed moments, without waiting for answers; latencies in ms from each due time, and the errors."""
+async def open_loop(send: Callable[[int], Awaitable[bool]], arrivals: Sequence[float]) -> tuple[list[float], int]:
+    """Send at these moments, without waiting for answers; latencies in ms from each due time, and the errors."""
     latencies: list[float] = []
     wrong = 0
     begin = time.perf_counter() + 0.1
 
     async def send_when_due(number: int) -> None:
         nonlocal wrong
-        due = begin + number / rate
+        due = begin + arrivals[number]
         await asyncio.sleep(due - time.perf_counter())
         try:
             right = await send(number)
@@ -40,7 +41,7 @@ async def open_loop(send: Callable[[int], Awaitable[bool]], rate: float, seconds
         latencies.append((time.perf_counter() - due) * 1e3)
 
     async with asyncio.TaskGroup() as group:
-        for number in range(int(rate * seconds)):
+        for number in range(len(arrivals)):
             group.create_task(send_when_due(number))
     return latencies, wrong
 
@@ -49,8 +50,8 @@ def job(number: int, **rest: Any) -> dict[str, Any]:
     return {"task": TASK_NAME, "completion": reply(number), **rest}
 
 
-async def cached(server: Server, rate: float, seconds: float) -> dict[str, float]:
-    """``rate`` rewards a second for completions that were evaluated before."""
+async def cached(server: Server, arrivals: Sequence[float]) -> dict[str, float]:
+    """Rewards at these moments, in s, for completions that were evaluated before."""
     connections = Connections(server.port)
     for number in range(DISTINCT):
         answer = await connections.post("/v1/rewards", job(number))
@@ -62,9 +63,9 @@ async def cached(server: Server, rate: float, seconds: float) -> dict[str, float
         answer = await connections.post("/v1/rewards", data)
         return answer.status == 200 and bool(answer.json()["result"]["cached"])
 
-    await open_loop(send, rate, 1.0)
+    await open_loop(send, even_arrivals(len(arrivals) / arrivals[-1], 1.0))
     before = server.cpu_s()
-    latencies, wrong = await open_loop(send, rate, seconds)
+    latencies, wrong = await open_loop(send, arrivals)
     await connections.close()
     return figures(latencies, wrong, server.cpu_s() - before)
 
@@ -99,9 +100,9 @@ async def bare(rate: float, seconds: float) -> dict[str, float]:
     async def send(number: int) -> bool:
         return (await connections.post("/reward", job(number % DISTINCT))).status == 200
 
-    await open_loop(send, rate, 1.0)
+    await open_loop(send, even_arrivals(rate, 1.0))
     before = cpu_s_of(process.pid)
-    latencies, wrong = await open_loop(send, rate, seconds)
+    latencies, wrong = await open_loop(send, even_arrivals(rate, seconds))
     measured = figures(latencies, wrong, cpu_s_of(process.pid) - before)
     await connections.close()
     process.terminate()
