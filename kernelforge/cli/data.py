@@ -165,6 +165,10 @@ def export(
     validation: Annotated[
         float, typer.Option("--validation", metavar="SHARE", min=0, max=1, help="Share of the tasks kept apart.")
     ] = 0.0,
+    both: Annotated[
+        bool,
+        typer.Option("--both", help="As translator: also each right translation as one into C; judges the suite's C."),
+    ] = False,
     discount: Annotated[
         float, typer.Option("--discount", metavar="NUMBER", min=0, max=1, help="Weight of a later turn's reward.")
     ] = 0.4,
@@ -184,6 +188,8 @@ def export(
     _check_output(output, file_format)
     if kind is Kind.CRITIQUE and reasoning is ReasoningForm.THINK:
         raise UsageError("a critique's answer is a finding, which has no reasoning: leave '--reasoning think' out")
+    if both and kind is not Kind.TRANSLATOR:
+        raise UsageError("--both is of translations: take it with --as translator")
     if kind is Kind.TESTER:
         if origin is not Origin.RUNS or validation:
             raise UsageError("a Tester works in runs alone: leave out --from and, for its few rows, --validation")
@@ -208,7 +214,15 @@ def export(
         samples = counted_once(samples, by_group=kind is Kind.GRPO)
         steps.append(("without those that share the evaluation of an equal one", len(samples)))
     samples = with_reasoning(samples, reasoning.value)
-    made = {name: rows(kind.value, part, discount) for name, part in split(samples, validation).items()}
+    parts = split(samples, validation)
+    made = {name: rows(kind.value, part, discount) for name, part in parts.items()}
+    if both:
+        added = 0
+        for name, part in parts.items():
+            into_c = _into_c(part, tasks)
+            made[name] += into_c
+            added += len(into_c)
+        steps.append(("in the other direction, right there too", added))
     if not any(made.values()):
         raise UsageError(f"nothing to write as {kind.value}: {_counted(steps)}")
     title = f"{kind.value}: {KINDS[kind.value]}"
@@ -484,6 +498,22 @@ def _of_tasks(samples: list[Sample], names: list[str] | None) -> tuple[list[Samp
         samples = [sample for sample in samples if sample.task in names]
         steps.append(("of the tasks", len(samples)))
     return samples, steps
+
+
+def _into_c(samples: Sequence[Sample], tasks: dict[str, Task]) -> list[Row]:
+    """Rows of right translations into CUDA, in the other direction."""
+    import secrets
+
+    from kernelforge.candidate import parse_reply
+    from kernelforge.run.translations import Reversals
+
+    with Reversals(allow_unconfined=False, seed=secrets.randbits(63)) as reversals:
+        made = [
+            reversals.from_cuda(tasks[sample.evaluation.task], parse_reply(sample.completion))
+            for sample in samples
+            if sample.correct
+        ]
+    return [row for row in made if row is not None]
 
 
 def _without(

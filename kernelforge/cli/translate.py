@@ -52,6 +52,10 @@ def translate(
         Path | None,
         typer.Option("--output", "-o", metavar="FILE", help="Write prompts, replies and verdicts there, for training."),
     ] = None,
+    both: Annotated[
+        bool,
+        typer.Option("--both", help="Also write each right translation as one into CUDA; judges the suite's kernels."),
+    ] = False,
     allow_unconfined: UnconfinedOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -63,13 +67,16 @@ def translate(
     from kernelforge.cli.run import stopping
     from kernelforge.datasets.training import c_translation
     from kernelforge.llm.providers import Providers
+    from kernelforge.records import Verdict
     from kernelforge.report.formatting import one_line
     from kernelforge.report.terminal.translation import translation_lines
     from kernelforge.run.budget import RunBudget, StopSignal
-    from kernelforge.run.translations import Translation, scores
+    from kernelforge.run.translations import Reversals, Translation, scores
     from kernelforge.run.translations import translate as translations
     from kernelforge.tasks import load_suite
 
+    if both and output is None:
+        raise UsageError("--both adds rows to the file of --output: name one")
     if coder == BUILTIN:
         raise UsageError("the built-in Coder writes CUDA alone: name a model with --coder, or exchange:FOLDER")
     loaded = load_suite(suite)
@@ -78,9 +85,11 @@ def translate(
     made: list[Translation] = []
     err, stop = console(stderr=True), StopSignal()
     budget = RunBudget(budget_of(None, None, None, tokens, dollars, None), stop=stop)
+    seed = secrets.randbits(63) if seed is None else seed
     if output is not None:
         begin_rows(output)
     with (
+        Reversals(allow_unconfined=allow_unconfined, seed=seed) as reversals,
         closing(Providers(llm_settings(llm, base_url, prices, "keep"), stopped=budget.out_of_time)) as providers,
         stopping(stop),
     ):
@@ -90,7 +99,7 @@ def translate(
                 tasks,
                 providers.answerer(coder, budget.task()),
                 samples=samples,
-                seed=secrets.randbits(63) if seed is None else seed,
+                seed=seed,
                 full=full,
                 allow_unconfined=allow_unconfined,
             ):
@@ -101,6 +110,12 @@ def translate(
                 if output is not None:
                     original = by_name[item.task]
                     append_row(c_translation(original, item.sample, item.messages, item.source, verdict), output)
+                    if both and item.source is not None and verdict.verdict is Verdict.OK:
+                        row = reversals.from_c(original, item.source, item.sample)
+                        if row is None:
+                            warn(f"{item.task}: the suite's kernels are not right here, so there is no pair into CUDA")
+                        else:
+                            append_row(row, output)
         except BudgetExhausted as error:
             warn(f"stopped: {error}")
     print_view(scores(made, tasks), translation_lines, as_json=as_json)

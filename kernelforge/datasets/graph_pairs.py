@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any, Final, Literal, NamedTuple
 
 from kernelforge.agents.prompts import fenced
-from kernelforge.datasets.training import Row, Sample, prompt_hash, translation_row
+from kernelforge.datasets.training import Row, suite_translation
 from kernelforge.errors import UsageError
 from kernelforge.records import Candidate, Evaluation, Task
 from kernelforge.records.base import Record
@@ -101,41 +101,19 @@ def pair_rows(pair: GraphPair, seed: int, seconds: float) -> tuple[Row, Row]:
         "moves": list(pair.moves),
         "cuda": pair.candidate.source,
         "plan": pair.candidate.plan,
-        "code": pair.task.c_source,
         "reference": pair.task.source,
         "sizes": {size.name: size.constants for size in pair.task.sizes},
         "seconds": round(seconds, 3),
     }
     halves = (
-        ("cuda-to-c", pair.c_prompt, fenced(pair.task.c_source, "c") + "\n", pair.task.c_source, pair.c),
-        ("c-to-cuda", pair.cuda_prompt, pair.task.translation, pair.candidate.source, pair.cuda),
+        ("cuda-to-c", pair.c_prompt, fenced(pair.task.c_source, "c") + "\n", pair.c),
+        ("c-to-cuda", pair.cuda_prompt, pair.task.translation, pair.cuda),
     )
-    first, second = (_row(pair, *half) for half in halves)
-    return {**first, **shared}, {**second, **shared}
-
-
-def _row(pair: GraphPair, direction: str, prompt: str, reply: str, source: str, evaluation: Evaluation) -> Row:
-    group = prompt_hash(pair.task.digest, prompt)
-    identity = prompt_hash(group, reply)
-    sample = Sample(
-        id=identity,
-        source="translation",
-        run="",
-        task=pair.task.name,
-        dialogue=identity,
-        turn=1,
-        group=group,
-        messages=(("user", prompt),),
-        completion=reply,
-        evaluation=evaluation,
-        profile=None,
-        candidate=source,
-        reward=None,
-        written_by="builtin",
-        licence=pair.task.license or None,
-        direction=direction,
+    first, second = (
+        {**suite_translation(pair.task, *half, written_by="builtin"), **shared, "code": pair.task.c_source}
+        for half in halves
     )
-    return translation_row(sample, verified=True)
+    return first, second
 
 
 class PairSummary(Record):

@@ -385,6 +385,42 @@ def c_translation(
     return {**translation_row(sample, verified=evaluation.verdict is Verdict.OK), **extra}
 
 
+def suite_translation(
+    task: Task, direction: str, prompt: str, reply: str, evaluation: Evaluation, *, written_by: str
+) -> Row:
+    """The row of a translation that no model was asked for: rules or a suite have both texts.
+
+    Args:
+        task: whose reference judged both.
+        direction: of the row, such as ``c-to-cuda``.
+        prompt: shows the one text.
+        reply: the other one, as a model would reply.
+        evaluation: of the reply.
+        written_by: who wrote the reply.
+    """
+    group = prompt_hash(task.digest, prompt)
+    identity = prompt_hash(group, reply)
+    sample = Sample(
+        id=identity,
+        source="translation",
+        run="",
+        task=task.name,
+        dialogue=identity,
+        turn=1,
+        group=group,
+        messages=(("user", prompt),),
+        completion=reply,
+        evaluation=evaluation,
+        profile=None,
+        candidate=None,
+        reward=None,
+        written_by=written_by,
+        licence=task.license or None,
+        direction=direction,
+    )
+    return translation_row(sample, verified=evaluation.verdict is Verdict.OK)
+
+
 def translation_row(sample: Sample, *, verified: bool) -> Row:
     """The row of a translation, with its ``direction`` and whether it was judged right."""
     chat = [*_chat(sample.messages), _reply(sample)]

@@ -4,23 +4,41 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from typing import Final
 
 from pydantic import Field
 
+from kernelforge.agents.base import CoderRequest, TaskContext
 from kernelforge.agents.prompting.render import render_translation
+from kernelforge.agents.prompts import coder_prompt, fenced
 from kernelforge.candidate import parse_reply
 from kernelforge.candidate.reply import c_function_in
+from kernelforge.datasets.training import Row, suite_translation
 from kernelforge.errors import CandidateError, UsageError
 from kernelforge.evaluation.evaluator import rejection
 from kernelforge.evaluation.oracle.task_context import public_facts
+from kernelforge.evaluation.pool import EvaluatorPool, open_admitted
 from kernelforge.llm.base import Answerer, Question
-from kernelforge.records import Evaluation, Message, Task, Verdict, content_hash
+from kernelforge.records import (
+    Candidate,
+    Evaluation,
+    MeasureSettings,
+    Message,
+    Operator,
+    Task,
+    TaskFacts,
+    Verdict,
+    content_hash,
+)
 from kernelforge.records.base import Record
 from kernelforge.rewards.base import BEFORE_BUILT
+from kernelforge.run.task_loop import make_task_context
 from kernelforge.search import pass_at_k
 from kernelforge.translation.evaluator import CEvaluators, c_candidate
 from kernelforge.translation.likeness import Likeness, likeness
+from kernelforge.utils.closing import Closing
 
 
 class Translation(Record):
@@ -103,6 +121,94 @@ def translate(
                     yield Translation(
                         task=task.name, sample=sample, messages=answer.messages, source=source, evaluation=evaluation
                     )
+
+
+_OF_SUITE: Final = "suite"
+"""Who wrote the reply of a reversed translation: not a model."""
+
+
+_AT_TEST_SIZES: Final = MeasureSettings(sizes="train")
+"""Kernels are judged where C functions are: at the small and the hidden sizes, and in part at most at the full one."""
+
+
+class Reversals(Closing):
+    """Rows of the other direction of right translations. Close it when done.
+
+    A pair of a model's code and the suite's is right where both are, so the suite's code is judged too, once for each
+    task: kernels on the emulated device, a C function in its jail.
+
+    Args:
+        allow_unconfined: go on where no jail works; the fingerprint says so.
+        seed: from which all inputs are drawn.
+    """
+
+    def __init__(self, *, allow_unconfined: bool, seed: int) -> None:
+        self._unconfined, self._seed = allow_unconfined, seed
+        self._stack = ExitStack()
+        self._pool: EvaluatorPool | None = None
+        self._functions: CEvaluators | None = None
+        self._kernels: dict[str, tuple[Evaluation, TaskContext]] = {}
+        self._c: dict[str, tuple[Evaluation, TaskFacts, str]] = {}
+
+    def from_c(self, task: Task, source: str, position: int) -> Row | None:
+        """The row from a model's C function to the suite's kernels; None where these are not right here.
+
+        Args:
+            task: with a known translation.
+            source: a right C file.
+            position: of it, among those of the task.
+
+        Raises:
+            TaskError: the reference does not run.
+        """
+        if task.digest not in self._kernels:
+            self._kernels[task.digest] = self._judged_kernels(task)
+        evaluation, context = self._kernels[task.digest]
+        if evaluation.verdict is not Verdict.OK:
+            return None
+        brief = replace(context, task=task.model_copy(update={"c_source": source}))
+        request = CoderRequest(brief=brief, operator=Operator.SEED, parent=None, finding=None, history=())
+        prompt = coder_prompt(request).text
+        row = suite_translation(task, "c-to-cuda", prompt, task.translation, evaluation, written_by=_OF_SUITE)
+        return {**row, "sample": position, "code": source, "reason": evaluation.reason}
+
+    def from_cuda(self, task: Task, candidate: Candidate) -> Row | None:
+        """The row from a model's kernels to the suite's C function; None where that is not right here, or is none.
+
+        Raises:
+            TaskError: the reference does not run, or the task has no C function that could be called.
+        """
+        if task.c_language != "c":
+            return None
+        if task.digest not in self._c:
+            self._c[task.digest] = self._judged_function(task)
+        evaluation, facts, declaration = self._c[task.digest]
+        if evaluation.verdict is not Verdict.OK:
+            return None
+        prompt = render_translation(task, facts, candidate, declaration).text
+        reply = fenced(task.c_source, "c") + "\n"
+        return suite_translation(task, "cuda-to-c", prompt, reply, evaluation, written_by=_OF_SUITE)
+
+    def _judged_kernels(self, task: Task) -> tuple[Evaluation, TaskContext]:
+        if self._pool is None:
+            self._pool = self._stack.enter_context(
+                EvaluatorPool("emulated:h100", measure=_AT_TEST_SIZES, allow_unconfined=self._unconfined)
+            )
+        with closing(open_admitted(self._pool, task)) as evaluator:
+            candidate = parse_reply(task.translation)
+            evaluation = evaluator.evaluate(candidate, seed=self._seed, profile=False).evaluation
+            return evaluation, make_task_context(evaluator)
+
+    def _judged_function(self, task: Task) -> tuple[Evaluation, TaskFacts, str]:
+        if self._functions is None:
+            self._functions = self._stack.enter_context(CEvaluators(allow_unconfined=self._unconfined))
+        with closing(self._functions.evaluator(task)) as evaluator:
+            evaluation = evaluator.evaluate(c_candidate(task.c_source), seed=self._seed, full=False).evaluation
+            return evaluation, public_facts(evaluator.facts), str(evaluator.signature)
+
+    def close(self) -> None:
+        """End every helper process."""
+        self._stack.close()
 
 
 def scores(translations: Sequence[Translation], tasks: Sequence[Task]) -> TranslationScores:

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 
 import pytest
 
+from kernelforge.candidate import parse_reply
 from kernelforge.errors import UsageError
 from kernelforge.llm.base import Answer, Question
 from kernelforge.records import Task, Verdict
-from kernelforge.run.translations import Translation, scores, translate
+from kernelforge.run.translations import Reversals, Translation, scores, translate
 from tests.support.factories import make_evaluation
 from tests.support.shipped_prompts import shipped
 
@@ -84,3 +85,23 @@ def test_scores_are_means_over_tasks_and_leave_out_what_was_not_judged(horner: T
 def test_a_task_without_known_cuda_is_refused(horner: Task) -> None:
     with pytest.raises(UsageError, match="has no CUDA to translate"):
         list(translate([horner.model_copy(update={"translation": ""})], Scripted([]), samples=1, seed=1))
+
+
+@needs_cc
+def test_right_translations_are_rows_in_the_other_direction_too(horner: Task, warm_zygotes: None) -> None:
+    horner = horner.model_copy(update={"source": horner.source.replace("N = 33554432", "N = 32768")})
+    other = horner.c_source.replace("float sum", "float total").replace("sum ", "total ").replace("sum;", "total;")
+    with Reversals(allow_unconfined=False, seed=5) as reversals:
+        into_cuda = reversals.from_c(horner, other, 2)
+        into_c = reversals.from_cuda(horner, parse_reply(horner.translation))
+        wrong = horner.model_copy(update={"c_source": horner.c_source.replace("terms - 2", "terms - 3")})
+        assert reversals.from_cuda(wrong, parse_reply(horner.translation)) is None
+    assert into_cuda is not None
+    assert into_c is not None
+    assert (into_cuda["direction"], into_cuda["verdict"], into_cuda["lane"]) == ("c-to-cuda", "OK", "plan")
+    assert other in into_cuda["messages"][0]["content"]
+    assert into_cuda["messages"][1]["content"] == horner.translation
+    assert (into_cuda["written_by"], into_cuda["sample"]) == ("suite", 2)
+    assert (into_c["direction"], into_c["verified"], into_c["lane"]) == ("cuda-to-c", True, "c")
+    assert horner.c_source.strip() in into_c["messages"][1]["content"]
+    assert parse_reply(horner.translation).source.strip() in into_c["messages"][0]["content"]
