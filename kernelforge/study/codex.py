@@ -31,6 +31,7 @@ from kernelforge.study.kernels import KERNELS, Form, StudyKernel
 from kernelforge.study.programming_models import ASKABLE, MODELS, Runner, missing_tool, plain_code, programming_model
 from kernelforge.study.python_functions import kernel_text, python_entry, python_function
 from kernelforge.study.signatures import Underivable, device_code, entry_function, entry_kernel, is_cpp
+from kernelforge.study.triton_kernels import triton_entry, triton_kernel
 from kernelforge.translation.evaluator import CEvaluators, CLanguage
 from kernelforge.translation.launcher import KernelLauncher
 from kernelforge.utils.closing import Closing
@@ -255,6 +256,8 @@ class StudyJudge(Closing):
         match runner:
             case "cuda":
                 return self._on_device(kernel, code)
+            case "triton":
+                return self._in_triton(kernel, code)
             case "kernel text":
                 return self._on_device(kernel, kernel_text(code))
             case "python":
@@ -279,6 +282,16 @@ class StudyJudge(Closing):
         function = entry_kernel(unit, kernel.names)
         for form in kernel.forms(function):
             candidate = cuda_entry(uncommented(text), function, form)
+            with self._pool.evaluators.using(form.task) as evaluator:
+                seed = self._seed_of(form, candidate)
+                yield form.text, evaluator.evaluate(candidate, seed=seed, profile=False).evaluation
+
+    def _in_triton(self, kernel: StudyKernel, code: str) -> Iterator[tuple[str, Evaluation]]:
+        if lack := missing_tool("triton"):
+            raise UnsupportedError(lack)
+        read = triton_kernel(code, kernel.names, kernel.name)
+        for form in kernel.forms(read.function):
+            candidate = triton_entry(read, form)
             with self._pool.evaluators.using(form.task) as evaluator:
                 seed = self._seed_of(form, candidate)
                 yield form.text, evaluator.evaluate(candidate, seed=seed, profile=False).evaluation

@@ -6,9 +6,10 @@ import re
 import shutil
 from typing import Final, Literal, NamedTuple
 
+from kernelforge.compile.triton_build import installed_triton
 from kernelforge.metrics.codebleu import uncommented
 
-Runner = Literal["cuda", "kernel text", "c", "fortran", "python"]
+Runner = Literal["cuda", "triton", "kernel text", "c", "fortran", "python"]
 """What judges a code: an emulated or real GPU, for Python also by a kernel's text alone; the jail of C functions, with
 gfortran for Fortran; or that of Python functions."""
 
@@ -52,7 +53,7 @@ MODELS: Final[dict[str, ProgrammingModel]] = {
         ProgrammingModel("numba", "Numba", "python"),
         ProgrammingModel("cupy", "cuPy", "kernel text"),
         ProgrammingModel("pycuda", "pyCUDA", "kernel text"),
-        ProgrammingModel("triton", "Triton", None, "no launch is derived from the signature of a Triton kernel"),
+        ProgrammingModel("triton", "Triton", "triton"),
         ProgrammingModel("python", "Python", "python", "it is no programming model of the paper"),
     )
 }
@@ -63,6 +64,8 @@ def missing_tool(runner: Runner | None) -> str:
     """Name of the tool that a runner needs and this machine lacks, with what to do; empty if it lacks none."""
     if runner == "fortran" and shutil.which("gfortran") is None:
         return "there is no Fortran compiler `gfortran`; install it, as with `apt-get install gfortran`"
+    if runner == "triton" and installed_triton() is None:
+        return "Triton is not installed; install the extra, as with `pip install 'kernelforge[triton]'`"
     return ""
 
 

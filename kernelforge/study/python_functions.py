@@ -42,7 +42,7 @@ def kernel_text(code: str) -> str:
     Raises:
         Underivable: there is none, or there are several.
     """
-    tree = _parsed(code)
+    tree = parsed(code)
     constants = {
         target.id: node.value
         for node in ast.walk(tree)
@@ -79,7 +79,7 @@ def python_function(code: str, kernel: StudyKernel) -> tuple[PythonFunction, lis
     Raises:
         Underivable: there is none, or no form fits it.
     """
-    tree = _parsed(code)
+    tree = parsed(code)
     functions = [item for item in tree.body if isinstance(item, ast.FunctionDef) and item.name != "main"]
     named = [item for item in functions if kernel.names.search(item.name)]
     if not functions:
@@ -140,7 +140,12 @@ def python_entry(code: str, call: PythonFunction, form: Form) -> Candidate:
     return c_candidate(f"{code}\n\n\n" + "\n    ".join(lines) + "\n")
 
 
-def _parsed(code: str) -> ast.Module:
+def parsed(code: str) -> ast.Module:
+    """The statements of a Python code.
+
+    Raises:
+        Underivable: it is no Python.
+    """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of escapes in a kernel's text

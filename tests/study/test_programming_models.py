@@ -58,7 +58,7 @@ def test_no_text_takes_long(part: str) -> None:
 
 
 def test_only_models_that_are_judged_as_what_they_are_can_be_asked_for() -> None:
-    assert ASKABLE == ("cuda", "openmp", "fortran-openmp", "numpy", "numba", "cupy", "pycuda")
+    assert ASKABLE == ("cuda", "openmp", "fortran-openmp", "numpy", "numba", "cupy", "pycuda", "triton")
     for name, model in MODELS.items():
         if name in ASKABLE:
             assert [item.text for item in study_prompts(["jacobi3d"], [name], ["", "function"])] == [
