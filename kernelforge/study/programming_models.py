@@ -65,7 +65,7 @@ def missing_tool(runner: Runner | None) -> str:
     if runner == "fortran" and shutil.which("gfortran") is None:
         return "there is no Fortran compiler `gfortran`; install it, as with `apt-get install gfortran`"
     if runner == "triton" and installed_triton() is None:
-        return "Triton is not installed; install the extra, as with `pip install 'kernelforge[triton]'`"
+        return "Triton is not installed; install the extra in a checkout: `pip install -e '.[triton]'`"
     return ""
 
 
