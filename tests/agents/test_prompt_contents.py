@@ -95,6 +95,20 @@ def test_the_floor_is_that_of_memory_or_of_arithmetic_by_type() -> None:
     assert floor_text(replace(BRIEF, device={})) == ""
 
 
+def test_inputs_in_host_memory_are_named_with_their_bytes_and_their_floor() -> None:
+    facts = BRIEF.facts.at("full").model_copy(update={"host_bytes": 51_000_000})
+    policy = BRIEF.task.policy.model_copy(update={"host_inputs": (0,)})
+    brief = replace(
+        BRIEF,
+        task=BRIEF.task.model_copy(update={"policy": policy}),
+        facts=BRIEF.facts.model_copy(update={"sizes": (facts, *BRIEF.facts.sizes[1:])}),
+    )
+    text = coder_prompt(CoderRequest(brief, Operator.SEED, None, None, ())).text
+    assert "\n\nInput 0 is in pinned host memory" in text
+    assert ", reads at least 51 MB of host memory" in text
+    assert floor_text(brief) == "1,000 us, for the bytes of host memory on the host link"
+
+
 def test_a_sum_that_is_called_exact_enough_is_one_that_the_tolerance_measures() -> None:
     text = coder(Operator.OPTIMISE, FAST, finding=FINDING).text
     assert f"of up to {LONGEST_RUN:,} terms is exact enough" in text

@@ -10,7 +10,7 @@ from kernelforge.agents.acceptance import Outcome
 from kernelforge.agents.base import TaskContext
 from kernelforge.agents.prompting.profiles import changes, modelled_text
 from kernelforge.agents.prompting.text import inline
-from kernelforge.profiling.floor import arithmetic_floor
+from kernelforge.profiling.floor import HOST_LINE_BYTES, arithmetic_floor, host_link_us
 from kernelforge.records import Attempt, Operator, Origin, PredictedSpeedup, Verdict
 from kernelforge.search.base import ProfileVisibility
 
@@ -103,11 +103,18 @@ def emulated(brief: TaskContext) -> bool:
 
 
 def floor_us(brief: TaskContext) -> float | None:
-    """Compulsory bytes of the full size at the device's peak bandwidth, in microseconds; None where that is unknown."""
+    """Compulsory bytes of the full size at the device's peak bandwidth, or those of host memory on the host link where
+    that takes longer, in microseconds; None where the bandwidth is unknown."""
     stated = re.match(r"([\d.]+) GB/s", brief.device.get("memory bandwidth", ""))
     if stated is None or not float(stated[1]):
         return None
-    return brief.facts.at("full").compulsory_bytes / (float(stated[1]) * 1e3)
+    return max(brief.facts.at("full").compulsory_bytes / (float(stated[1]) * 1e3), _host_us(brief))
+
+
+def _host_us(brief: TaskContext) -> float:
+    """Least time of the full size's bytes of host memory on the host link."""
+    host_bytes = brief.facts.at("full").host_bytes
+    return host_link_us(brief.spec, host_bytes, host_bytes / HOST_LINE_BYTES)
 
 
 def floor_text(brief: TaskContext) -> str:
@@ -117,6 +124,8 @@ def floor_text(brief: TaskContext) -> str:
         return ""
     arithmetic = arithmetic_floor(brief.spec, brief.facts.at("full"))
     memory = f"{least:,.4g} us, for the compulsory bytes at peak memory bandwidth"
+    if least and least == _host_us(brief):
+        memory = f"{least:,.4g} us, for the bytes of host memory on the host link"
     if arithmetic.time_us <= least:
         return memory
     return f"{arithmetic.time_us:,.4g} us, for the reference's operations at {arithmetic.unit} ({memory})"

@@ -49,6 +49,19 @@ def test_a_build_runs_in_a_confined_child(compiler: Compiler, device: SoftwareDe
         assert "limits" in session._child.layers
 
 
+def test_an_input_in_host_memory_takes_none_of_the_device(compiler: Compiler, device: SoftwareDevice) -> None:
+    a, b = randoms(5000), randoms(5000, seed=1)
+    plan = resolve(ADD_PLAN, [a, b])
+    two_thirds = replace(request(plan, a, b), memory_bytes=40_000)
+    with device.open(build(compiler, ADD, plan)) as session:
+        assert [fault.kind for fault in session.run(two_thirds).faults] == ["memory"]
+        ran = session.run(replace(two_thirds, mapped=frozenset({0})))
+        np.testing.assert_array_equal(floats(ran.outputs[0]), a + b)
+        with session.arm([replace(two_thirds, mapped=frozenset({0}))] * 2) as timed:
+            timed.run(1)
+            np.testing.assert_array_equal(floats(timed.outputs()[1][0]), a + b)
+
+
 @pytest.mark.parametrize(
     ("name", "capability", "sms", "key"),
     [

@@ -64,6 +64,7 @@ def replay(
     driver: SoftwareDriver,
     *arrays: Array,
     mutable: tuple[int, ...] = (),
+    mapped: tuple[int, ...] = (),
 ) -> Replay:
     artifact = with_ptx(build(compiler, source, plan))
     kernels = {
@@ -75,7 +76,7 @@ def replay(
         )
         for kernel in artifact.build.kernels
     }
-    request = {"plan": plan.to_wire(), "kernels": kernels, "mutable": list(mutable), "mapped": []}
+    request = {"plan": plan.to_wire(), "kernels": kernels, "mutable": list(mutable), "mapped": list(mapped)}
     return Replay(driver, request, artifact.cubin, buffer_contents(plan, arrays))
 
 
@@ -117,6 +118,9 @@ def test_buffers_are_exactly_as_large_as_the_plan_says_and_unwritten(compiler: C
     replay(compiler, ADD, resolve(ADD_PLAN, arrays), driver, *arrays)
     assert sizes == [1200, 1200, 1200]
     assert written == []
+    replay(compiler, ADD, resolve(ADD_PLAN, arrays), driver, *arrays, mapped=(1,))
+    assert sizes[3:] == [1200, 1200]
+    assert list(driver.host_blocks.values()) == [1200]
 
 
 def test_inputs_that_a_plan_may_write_are_given_anew(compiler: Compiler) -> None:

@@ -71,6 +71,19 @@ def test_memory_is_written_filled_copied_and_read_in_order(gpu):
     assert answer == [True, True, 0, 0, True]
 
 
+def test_kernels_reach_host_memory_that_the_cpu_fills(gpu):
+    answer = gpu(
+        """
+        host = driver.allocate_host(4096)
+        driver.write(host + 128, bytes(range(16)))
+        driver.launch(driver.function(module, "add_one"), shape(1, 32), pack("QI", host + 128, 3))
+        answer = driver.read(host + 128, 16).hex()
+        driver.free(host)
+        """
+    )
+    assert answer == "010102030505060709090a0b0c0d0e0f"
+
+
 def test_scalar_arguments_arrive(gpu):
     answer = gpu(
         """
