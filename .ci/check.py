@@ -34,14 +34,14 @@ FOLDERS = [
     for name in ("torch", "sympy", "mpmath", "numba", "llvmlite", "numpy")
     if (spec := importlib.util.find_spec(name)) and spec.origin
 ]
-BESIDE_TYPES = (
+BESIDE = (
     ["-m", "compileall", "-q", *FOLDERS],
     ["-c", "from kernelforge.devices.emulated.worker import warm_up; warm_up({'tensor_memory': True})"],
 )
 COLLECT = ["-m", "pytest", "-q", "-q", "-q", "--collect-only", "-n", "0"]
-"""Run one after another while mypy runs, which takes one core. They fill the caches of compiled Python files (pip may
-have compiled none), of the emulator, and of the tests, for all workers and helper processes. A test that cannot be
-imported is reported by the step ``tests``."""
+"""Run one after another while the steps from ``language`` to ``types`` take the other core. They fill the caches of
+compiled Python files (pip may have compiled none), of the emulator, and of the tests, for all workers and helper
+processes. A test that cannot be imported is reported by the step ``tests``."""
 
 
 def main(arguments: list[str]) -> int:
@@ -51,19 +51,22 @@ def main(arguments: list[str]) -> int:
             print(f".ci/check.py: --step takes one of {', '.join(STEPS)}", file=sys.stderr)
             return 2
         steps, arguments = {arguments[1]: STEPS[arguments[1]]}, arguments[2:]
+    beside = None
     for name, command in steps.items():
         extra = arguments if name == "tests" else []
-        if name in ("types", "tests"):
-            os.environ["NUMBA_CACHE_DIR"] = emulator_cache()
         print(f"== {name}: {' '.join(command + extra)}", flush=True)
         if name == "tests" and "--all-cases" not in extra:
             print("== without tests marked all_cases, and with one case in N of those marked one_in(N)", flush=True)
+        starts = beside is None and name != "lint" and "types" in steps
+        if starts or name == "tests":
+            os.environ["NUMBA_CACHE_DIR"] = emulator_cache()
+        if starts:
+            beside = start_beside(arguments)
         start = time.monotonic()
-        beside = start_beside_types(arguments) if name == "types" else None
         code = subprocess.run([sys.executable, *command, *extra], cwd=ROOT, check=False).returncode
-        if beside and code != 0:
+        if beside and code != 0 and beside.poll() is None:
             os.killpg(beside.pid, signal.SIGTERM)
-        if beside:
+        if beside and (code != 0 or name == "types"):
             beside.wait()
         if code != 0:
             print(f"== {name} failed with {code} after {time.monotonic() - start:.0f} s", file=sys.stderr)
@@ -79,8 +82,8 @@ def emulator_cache() -> str:
     return role_policy("runner").environment["NUMBA_CACHE_DIR"]
 
 
-def start_beside_types(arguments: list[str]) -> subprocess.Popen[bytes]:
-    commands = [shlex.join([sys.executable, *command]) for command in (*BESIDE_TYPES, [*COLLECT, *arguments])]
+def start_beside(arguments: list[str]) -> subprocess.Popen[bytes]:
+    commands = [shlex.join([sys.executable, *command]) for command in (*BESIDE, [*COLLECT, *arguments])]
     return subprocess.Popen(
         "; ".join(commands),
         shell=True,

@@ -188,6 +188,7 @@ def test_a_page_that_could_not_be_fetched_is_fetched_again(open_run: Callable[..
         expect(note).to_have_text(messages)
 
 
+@pytest.mark.all_cases("a page whose viewer does not answer says so and tries again, above")
 def test_a_page_that_may_not_listen_at_first_listens_later(open_run: Callable[..., Any], followed: Followed):
     from playwright.sync_api import expect
 

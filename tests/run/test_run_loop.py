@@ -88,6 +88,7 @@ def test_a_finished_run_is_not_resumed(finished: Path) -> None:
         resume_run(store.run("latest").id, store, Watcher(), StopSignal())
 
 
+@pytest.mark.all_cases("a run is stopped within each round, below; test_run_transcript.py stops and resumes one")
 def test_a_drained_run_resumes_to_the_same_attempts(finished: Path, tmp_path: Path) -> None:
     def stop_after_the_first(event: Event, stop: StopSignal) -> None:
         if event.kind == "attempt":

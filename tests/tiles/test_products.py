@@ -13,6 +13,7 @@ from kernelforge.tiles import TILES, predict_product
 from kernelforge.tiles.products import Tile
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "tile", [TILES[1], *(pytest.param(tile, marks=pytest.mark.slow) for tile in (TILES[0], *TILES[2:]))], ids=str
 )
