@@ -142,6 +142,7 @@ def test_boards_and_integrity_hold_what_was_measured_alone(suite: Path, llm: str
     assert {fingerprint.device for fingerprint in entry.fingerprints} == {"cuda:0"}
 
 
+@pytest.mark.all_cases("what is measured of a round, above; test_run_loop.py stops runs within each round")
 def test_a_run_that_is_stopped_in_a_round_measures_the_same_when_it_is_resumed(
     suite: Path, llm: str, software_gpu: list[SoftwareWorkshop], tmp_path: Path
 ) -> None:
