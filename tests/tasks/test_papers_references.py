@@ -441,6 +441,26 @@ def test_every_sample_of_an_edge_moves_both_of_its_rows(seed: int) -> None:
     np.testing.assert_allclose(task.after[1], far, rtol=1e-9, atol=1e-12)
 
 
+def pcg(value: int) -> int:
+    state = (value * 747796405 + 2891336453) % 2**32
+    word = ((state >> ((state >> 28) + 4)) ^ state) * 277803737 % 2**32
+    return (word >> 22) ^ word
+
+
+def test_negative_samples_are_drawn_by_degree_to_three_quarters() -> None:
+    task, (threshold, alias, seed), (out,) = run("negative_samples")
+    for e, j in np.ndindex(out.shape):
+        first = pcg(e * task.NEGATIVES + j + int(seed[0]))
+        slot = first * task.NODES // 2**32
+        assert out[e, j] == (slot if pcg(first) // 256 / 2**24 < threshold[slot] else alias[slot])
+    degree = torch.tensor([1.0, 2.0, 5.0, 20.0], dtype=torch.float64)
+    weight = degree**0.75
+    tables = task._alias_table(weight)
+    drawn = task.Model(20_000, 4)(*tables, torch.tensor([3]))
+    share = torch.bincount(drawn.flatten(), minlength=4) / drawn.numel()
+    np.testing.assert_allclose(share, weight / weight.sum(), atol=0.006)  # over three standard deviations of each
+
+
 def affine_alignment(first: Any, second: Any, scores: Any, gap_open: int, gap_extend: int) -> int:
     """The best local alignment's score, by the three recurrences."""
     h = np.zeros((len(first) + 1, len(second) + 1), dtype=int)
