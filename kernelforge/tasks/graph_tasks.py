@@ -187,8 +187,8 @@ class GraphTask(NamedTuple):
     task: Task
     """Its ``c_source`` declares a function of the task's name."""
     extents: Mapping[str, str]
-    """C expression of each extent of an input, by the input's name and the axis, ``x_0``; and of each attribute, by the
-    text of a plan, ``attrs["groups"]``."""
+    """C expression of each extent of an input, by the input's name and the axis, ``x_0``; of each input that is an
+    integer; and of each attribute, by the text of a plan, ``attrs["groups"]``."""
     numbers: Mapping[str, str]
     """C type of each input that is a number, and of each attribute that is not an integer."""
 
@@ -241,6 +241,8 @@ def graph_task(origin: Task, graph: SizedGraph, name: str, may_be_named: Callabl
             if kind not in _C_NUMBERS:
                 raise TaskError(f"the input {node.name} is neither a tensor nor a number")
             numbers[names[node.name]] = _C_NUMBERS[kind]
+            if kind is int:
+                extents[names[node.name]] = names[node.name]
     for constant in constants.attributes:
         extents[f'attrs["{constant.lower()}"]'] = constant.lower()
         if any(type(value) is float for value in constants.values[constant]):

@@ -89,8 +89,6 @@ def test_what_has_no_c_says_so() -> None:
             write_c_function("f", lower(trace_source(source, {})), EXTENTS, {})
 
 
-@pytest.mark.parametrize(
-    ("name", "usable"), [("x", True), ("k", False), ("exp", False), ("int", False), ("out_2", False)]
-)
-def test_names_of_c_and_of_the_lowering_are_not_given_to_inputs(name: str, usable: bool) -> None:
-    assert is_c_name(name) is usable
+def test_names_of_c_and_of_the_lowering_are_not_given_to_inputs() -> None:
+    names = ("x", "k", "exp", "int", "out_2", "out_gradient")
+    assert [name for name in names if is_c_name(name)] == ["x", "out_gradient"]

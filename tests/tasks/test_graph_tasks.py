@@ -79,6 +79,18 @@ def graph(**changes: object) -> SizedGraph:
     return sized_graph([traced(size, **changes) for size in ("hidden_odd", "small")])  # type: ignore[arg-type]
 
 
+def test_an_input_that_is_a_number_is_one_in_c_too() -> None:
+    number = Node(name="steps", kind="input", op="1", args=(4,))
+    graphs = []
+    for size in ("hidden_odd", "small"):
+        nodes = traced(size).nodes
+        graphs.append(Graph(size=size, nodes=(*nodes[:3], number, *nodes[3:])))
+    made = graph_task(ORIGIN, sized_graph(graphs), "graph_strided", anything)
+    assert made.numbers == {"steps": "int"}
+    assert made.extents["steps"] == "steps"
+    assert "def forward(self, k_in, steps, linear_weight)" in made.task.source
+
+
 def anything(name: str) -> bool:
     return name != "k"
 

@@ -74,7 +74,7 @@ _KEYWORDS: Final = frozenset({
 
 def is_c_name(name: str) -> bool:
     """Whether a parameter of a C function here may have the name."""
-    return not (name in _KEYWORDS | _SAME | RESERVED or name in _OTHER or name.startswith("out"))
+    return not (name in _KEYWORDS | _SAME | RESERVED or name in _OTHER or re.fullmatch(r"out(_\d+)?", name))
 
 
 def write_c_function(
@@ -113,7 +113,8 @@ def write_c_function(
         else:
             parameters.append(f"const {C_TYPES[leaf.dtype]} *{leaf.name}")
     words = {word for line in body for word in _NAME.findall(line)}
-    used = dict.fromkeys(word for text in extents.values() for word in _NAME.findall(text) if word in words)
+    taken = {leaf.text for leaf in program.leaves}
+    used = dict.fromkeys(word for text in extents.values() for word in _NAME.findall(text) if word in words - taken)
     parameters += [f"{numbers.get(extent, 'int')} {extent}" for extent in used]
     parameters += [f"{types[value]} *{tensors[value]}" for value in program.outputs]
     text = "\n".join(body)
