@@ -30,6 +30,7 @@ from kernelforge.utils.shell_hints import install_hint
 
 if TYPE_CHECKING:
     from kernelforge.datasets.curation import RuleSummary
+    from kernelforge.datasets.graph_pairs import PairSummary
     from kernelforge.datasets.training import Row, Sample
     from kernelforge.records import Task
 
@@ -444,9 +445,41 @@ def pairs(
     if folder is None:
         typer.echo(f"{counted:,} pairs would be judged", err=True)
         return
-    print_view(folder.summary(), pair_lines, as_json=as_json)
+    summary = folder.summary()
+    if folder.pairs:
+        _write_pair_card(folder.folder, folder.rows, summary, seed)
+    print_view(summary, pair_lines, as_json=as_json)
 
 
+def _write_pair_card(output: Path, rows: list[Row], summary: PairSummary, seed: int) -> None:
+    """Write the card of a folder of pairs: it names the file to load, and counts what was dropped."""
+    from kernelforge.datasets.graph_pairs import STAGES, TRAIN
+    from kernelforge.report.formatting import markdown
+
+    def listed(column: str) -> str:
+        return ", ".join(sorted({markdown(str(row[column])) for row in rows if row[column]})) or "unknown"
+
+    facts = [
+        ("pairs", f"{summary.pairs:,}"),
+        ("families", ", ".join(f"{markdown(name)}: {count:,}" for name, count in summary.families.items())),
+        ("seed", f"{seed}"),
+        ("devices", listed("device")),
+        ("evaluator", listed("evaluator")),
+        ("written by", listed("written_by")),
+        ("licences of the tasks", listed("licence")),
+    ]
+    steps = [("graphs", summary.graphs)]
+    steps += [(f"dropped: {STAGES[stage]}", count) for stage, count in summary.dropped.items()]
+    steps += [("pairs, each in both directions", summary.pairs)]
+    split = TRAIN.removesuffix(".jsonl")
+    title = "pairs of CUDA and C of traced and augmented graphs"
+    _write_card(output, title, "that of each row", {split: rows}, FileFormat.JSONL, facts, steps, _PAIR_VERDICTS)
+
+
+_PAIR_VERDICTS = (
+    "Both sides of each pair were compared with PyTorch's outputs at every size of their task: the kernels by\n"
+    "KernelForge's evaluator, the C functions in a jail."
+)
 _SHOWN_FAULTS = 10
 _OUR_VERDICTS = (
     "Verdicts and rewards are those of KernelForge's evaluator, which compared outputs with PyTorch's. Times of an\n"
@@ -549,13 +582,29 @@ def _write_folder(
     note: str,
 ) -> None:
     """Write the files of a data set, and its card: where the rows are from, how they were chosen, their columns."""
-    from kernelforge.report.formatting import markdown
-    from kernelforge.version import __version__
-
     files = {name: part for name, part in made.items() if part}
     output.mkdir(parents=True)
     for name, part in files.items():
         _write(output / f"{name}.{file_format.value}", part)
+    _write_card(output, title, license_, files, file_format, facts, steps, note)
+    counted = ", ".join(f"{len(part):,} rows in {name}.{file_format.value}" for name, part in files.items())
+    typer.echo(f"{counted}, and README.md, in {output}", err=True)
+
+
+def _write_card(
+    output: Path,
+    title: str,
+    license_: str,
+    files: dict[str, list[Row]],
+    file_format: FileFormat,
+    facts: Sequence[tuple[str, str]],
+    steps: Sequence[tuple[str, int]],
+    note: str,
+) -> None:
+    """Write the card of a data set; ``files`` have the rows of each split by name."""
+    from kernelforge.report.formatting import markdown
+    from kernelforge.version import __version__
+
     data_files = "".join(f"\n  - split: {name}\n    path: {name}.{file_format.value}" for name in files)
     columns = ", ".join(map(markdown, sorted(next(iter(files.values()))[0])))
     counts = ", ".join(f"{name}: {len(part):,}" for name, part in files.items())
@@ -580,8 +629,6 @@ def _write_folder(
         "",
     ]
     write_text("\n".join(lines), output / "README.md")
-    counted = ", ".join(f"{len(part):,} rows in {name}.{file_format.value}" for name, part in files.items())
-    typer.echo(f"{counted}, and README.md, in {output}", err=True)
 
 
 def _judged(policy: str, samples: Sequence[Sample]) -> list[tuple[str, str]]:

@@ -82,6 +82,8 @@ class GraphPairs:
                     return
                 if key in done:
                     continue
+                if number and isinstance(self._graph(task), TaskError):
+                    break
                 try:
                     yield self._made(task, key)
                 except EvaluationCancelled:

@@ -23,6 +23,9 @@ def test_each_pair_has_a_row_in_both_directions_and_the_folder_is_gone_on_with(
     words = ("data", "pairs", "core", "--task", "core/layernorm", "--seed", "1", "--output", "made")
     done = cli(*words, "--augment", "0", "--json")
     assert done.code == 0, done.err
+    card = Path("made/README.md").read_text()
+    assert "path: train.jsonl" in card
+    assert "licences of the tasks | Apache" in card
     assert (done.json()["pairs"], done.json()["traced_with_pair"]) == (1, 1)
     to_c, to_cuda = [json.loads(line) for line in Path("made/train.jsonl").read_text().splitlines()]
     assert (to_c["direction"], to_cuda["direction"]) == ("cuda-to-c", "c-to-cuda")
