@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,10 +13,11 @@ from kernelforge.evaluation.oracle.client import Oracle
 from kernelforge.evaluation.oracle.remote_baseline import RemoteBaseline
 from kernelforge.evaluation.timing import SamplePlan
 from kernelforge.evaluation.timing.candidate_timer import MOST_LOST, CandidateTimer, _Baseline, _OracleRestarted
-from kernelforge.records import MeasureSettings
+from kernelforge.records import DType, MeasureSettings, TaskPolicy, TensorSpec
 from kernelforge.sandbox import Zygote
 from kernelforge.sandbox.channel import Frame
 from tests.evaluation.oracle_tasks import make_task
+from tests.support.factories import sum_facts
 from tests.support.shipped_prompts import shipped
 
 SOFTMAX = shipped("core").task("softmax")
@@ -361,3 +363,15 @@ def test_a_candidate_is_timed_without_baselines_when_they_end_the_oracle_again_a
     assert stopwatch.time(None) == "a time"  # type: ignore[arg-type,comparison-overlap]
     assert len(tried) == MOST_LOST + 2
     assert "ended the oracle's process again and again" in tried[-1]
+
+
+def test_an_input_in_host_memory_is_no_part_of_a_set() -> None:
+    rows = TensorSpec.contiguous((8, 16), DType.FLOAT32)
+    facts = sum_facts(1).model_copy(update={"inputs": (rows, rows), "outputs": (rows,)})
+
+    def set_bytes(*host_inputs: int) -> int:
+        task = make_task("a + b", "torch.randn(8, 16), torch.randn(8, 16)", policy=TaskPolicy(host_inputs=host_inputs))
+        fields: dict[str, Any] = {"device": None, "oracle": SimpleNamespace(task=task), "request": None}
+        return CandidateTimer(facts=facts, settings=MeasureSettings(), seed=1, **fields).set_bytes
+
+    assert (set_bytes(), set_bytes(0)) == (3 * 512, 2 * 512)

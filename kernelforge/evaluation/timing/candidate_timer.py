@@ -209,8 +209,8 @@ class CandidateTimer:
 
     @property
     def set_bytes(self) -> int:
-        """Bytes of inputs, weights and outputs, which both sides touch."""
-        return tensor_bytes(self.facts)
+        """Bytes of inputs, weights and outputs in device memory, which both sides touch."""
+        return tensor_bytes(self.facts, self.oracle.task.policy.host_inputs)
 
     def draw(self) -> DrawHandle:
         """Fresh inputs of the task's own distribution, with what must come out."""

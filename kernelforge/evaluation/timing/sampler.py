@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,9 +33,10 @@ class SamplePlan:
     """Before each execution; else once, before the first, where going through the sets empties the L2 for the rest."""
 
 
-def tensor_bytes(facts: SizeFacts) -> int:
-    """Bytes of inputs, weights and outputs together."""
-    tensors = [*facts.inputs, *(weight.spec for weight in facts.weights), *facts.outputs]
+def tensor_bytes(facts: SizeFacts, host_inputs: Sequence[int] = ()) -> int:
+    """Bytes of inputs, weights and outputs together, without inputs in host memory (by position)."""
+    inputs = (value for position, value in enumerate(facts.inputs) if position not in host_inputs)
+    tensors = [*inputs, *(weight.spec for weight in facts.weights), *facts.outputs]
     return sum(spec.nbytes for spec in tensors if isinstance(spec, TensorSpec))
 
 

@@ -177,9 +177,9 @@ class CacheModel:
     written in part and not completed. CTAs run one after another, so hit rates approximate those of a GPU that runs
     them side by side: :mod:`kernelforge.devices.emulated.profile.side_by_side` does better.
 
-    Host memory that is mapped into the device's address space (:meth:`map_host`) is in no L2: "All system memory
-    accesses currently are not cached in L2" (NVIDIA, forums.developer.nvidia.com/t/switch-off-l1-cache/37274). It is
-    assumed that an L1 holds it as it does device memory.
+    Host memory that is mapped into the device's address space (:meth:`map_host`) is in no L2, as an engineer of NVIDIA
+    says (forums.developer.nvidia.com/t/switch-off-l1-cache/37274). It is assumed that an L1 holds it as it does device
+    memory.
 
     Args:
         l1_bytes: L1 capacity of one CTA.
