@@ -25,7 +25,7 @@ from kernelforge.records import Candidate, Evaluation, Message, Verdict, content
 from kernelforge.records.base import Record
 from kernelforge.records.task import MAX_SOURCE_BYTES
 from kernelforge.study.entries import c_entry, code_of, cuda_entry, host_program_entry
-from kernelforge.study.fortran import fortran_entry, read_procedure
+from kernelforge.study.fortran import fortran_entry, fortran_forms, read_procedure
 from kernelforge.study.host_programs import HostProgram, read_host_program
 from kernelforge.study.kernels import KERNELS, Form, StudyKernel
 from kernelforge.study.programming_models import ASKABLE, MODELS, Runner, missing_tool, plain_code, programming_model
@@ -321,7 +321,7 @@ class StudyJudge(Closing):
         if lack := missing_tool("fortran"):
             raise UnsupportedError(lack)
         procedure = read_procedure(code, kernel.names)
-        for form in kernel.forms(procedure.function):
+        for form in fortran_forms(procedure, kernel.forms(procedure.function)):
             candidate = fortran_entry(procedure, form)
             seed = self._seed_of(form, candidate)
             yield form.text, self._hosts.evaluate(form.task, candidate, seed=seed, language="fortran").evaluation

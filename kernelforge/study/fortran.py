@@ -38,6 +38,8 @@ class _Detail(NamedTuple):
     """Of an element or number."""
     shaped: bool
     """Whether its extents come with the call: an assumed shape."""
+    only_written: bool
+    """Whether it holds nothing before the call: intent(out)."""
 
 
 class Procedure(NamedTuple):
@@ -96,6 +98,19 @@ def read_procedure(code: str, names: re.Pattern[str]) -> Procedure:
         source = f"module {_MODULE}\ncontains\n{source}\nend module {_MODULE}\n"
     name = _MODULE if module is None and shaped else module[1] if module else ""
     return Procedure(Function(match[1], tuple(parameters), real, False), tuple(details), name, source)
+
+
+def fortran_forms(procedure: Procedure, forms: list[Form]) -> list[Form]:
+    """The forms without those that add to an array of intent(out), where there are others."""
+    added = [
+        form
+        for form in forms
+        if form.start
+        and any(
+            detail.only_written and value == "out" for detail, value in zip(procedure.details, form.values, strict=True)
+        )
+    ]
+    return [form for form in forms if form not in added] or forms
 
 
 def fortran_entry(procedure: Procedure, form: Form) -> Candidate:
@@ -220,7 +235,8 @@ def _parameter(name: str, body: str, text: str, procedure: str) -> tuple[Paramet
         if kind is None:
             break
         const = re.search(r"\bintent[ \t]*\([ \t]*in[ \t]*\)", attributes) is not None
-        detail = _Detail(size, any(":" in bound for bound in bounds))
+        only_written = re.search(r"\bintent[ \t]*\([ \t]*out[ \t]*\)", attributes) is not None
+        detail = _Detail(size, any(":" in bound for bound in bounds), only_written)
         if kind == "int":
             return Parameter(name, "index" if bounds else "int", None, const), detail
         of: Kind = "shaped" if detail.shaped else "array" if bounds else "real"

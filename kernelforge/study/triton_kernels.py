@@ -212,14 +212,15 @@ def _stride_value(name: str, form: Form, extents: dict[str, str]) -> str:
 
 
 def _block(name: str, kernel: TritonKernel, form: Form, text: str) -> str:
-    """Size of a block: what the host's part gives; else, without a loop over it, what covers the largest extent."""
+    """Size of a block: what the host's part gives; else what a loop goes over several times, or what covers the largest
+    extent where there is no loop."""
     if name in kernel.literals or "GROUP" in name.upper():
         return str(kernel.literals.get(name, 8))
     multiplied = re.search(rf"\*\s*{name}\b|\b{name}\s*\*", text) is not None
     looped = re.search(rf"\brange\([^\n]*\b{name}\b", text) is not None
     if not multiplied and not looped:
         return f"next_pow2(max({', '.join([*form.sides, '16'])}))"
-    return "32" if form.kernel == "gemm" else "128"
+    return "32" if looped or form.kernel == "gemm" else "128"
 
 
 def _grid(text: str, form: Form, blocks: dict[str, str], name: str) -> list[str]:

@@ -42,8 +42,10 @@ def test_the_shipped_transcript_has_every_level(cli: Cli) -> None:
         ["0.5", "learner"],
         ["0.0", "non-knowledge"],
     ]
+    numpy = cli("study", "codex", *replay, "--model", "numpy", "--suggestions", "3", "--json")
+    assert [row["score"] for row in numpy.json()["prompts"]] == [1, 0.75, 0.25, 0.5, 0.25, 0.75]
     rows = [json.loads(line) for line in Path("codex-study.jsonl").read_text().splitlines()]
-    assert len(rows) == 80
+    assert len(rows) == 98
     assert {row["messages"][0]["content"] for row in rows} >= {"SpMV CUDA", "3D Jacobi stencil OpenMP"}
     assert all(row["form"] if row["verdict"] == "right" else row["reason"] for row in rows)
 
