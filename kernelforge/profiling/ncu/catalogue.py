@@ -52,6 +52,8 @@ ROOFLINE = (*_SETS["roofline"], *(counter for precision in _PRECISIONS for count
 """Metrics of a roofline: time, traffic, utilisation of each unit, and operations by precision."""
 DIAGNOSIS = _SETS["diagnosis"]
 """Metrics of the built-in diagnosis."""
+HOST_LINK = _SETS["host_link"]
+"""Metrics of reads of host memory, collected where a plan has inputs there."""
 OF_SECTIONS = _SETS["of_sections"]
 """Metrics that Nsight Compute computes; :data:`SECTIONS` include them."""
 SECTIONS = _SETS["sections"]

@@ -17,6 +17,7 @@ from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -92,7 +93,7 @@ def built(compiler: Compiler, plan: ResolvedPlan, source: str = ADD) -> Artifact
 def profiled(compiler: Compiler, device: CudaDevice, arrays: list[Array]) -> Callable[..., Profile]:
     """``profiled(ADD_PLAN)``: the profile of a plan on the software GPU."""
 
-    def call(text: str = ADD_PLAN, **options: float) -> Profile:
+    def call(text: str = ADD_PLAN, **options: Any) -> Profile:
         plan = resolve(text, arrays)
         run_request = request(plan, *arrays, **options)
         return profile(device.target, device.runners, built(compiler, plan), run_request, sum_facts(1000))
@@ -119,6 +120,17 @@ def test_a_profile_has_measured_metrics_of_the_plans_kernels_alone(
     # The GPU is called "Software GPU", which nothing is known of.
     assert any("(nearest known: NVIDIA H100 PCIe 80 GB): launch overhead." in note for note in result.notes)
     assert result.roofline.floor_us is None
+
+
+def test_metrics_of_the_host_link_are_collected_for_inputs_in_host_memory_alone(
+    profiled: Callable[..., Profile], scene: Stage
+) -> None:
+    """The list of metrics here has none of them, so each profile that wants some says so."""
+    requested = [
+        any("lts__t_sectors_aperture_sysmem_op_read.sum" in note for note in profiled(mapped=mapped).notes)
+        for mapped in (frozenset({0}), frozenset[int]())
+    ]
+    assert requested == [True, False]
 
 
 @pytest.mark.parametrize("played", ["good", "denied"])

@@ -35,7 +35,7 @@ from kernelforge.hardware.specs import MULTIPROCESSORS
 from kernelforge.profiling.floor import attainable_us
 from kernelforge.profiling.ncu import command as query
 from kernelforge.profiling.ncu import parse
-from kernelforge.profiling.ncu.catalogue import Selection, default_metrics, select
+from kernelforge.profiling.ncu.catalogue import HOST_LINK, Selection, default_metrics, select
 from kernelforge.profiling.ncu.command import ProfileCommand, import_arguments
 from kernelforge.profiling.ncu.parse import LaunchRow, parse_table, rows_from_output
 from kernelforge.profiling.ncu.profile import PlannedLaunch, Roof, Subject, build_measured_profile
@@ -190,7 +190,8 @@ def _profile_by_ncu(
 ) -> Profile:
     plan = request.plan
     by_default = target.counters == "default"
-    selection = _selection(ncu, target.facts.compute_capability) if by_default else Selection((), ())
+    more = HOST_LINK if request.mapped else ()
+    selection = _selection(ncu, target.facts.compute_capability, more) if by_default else Selection((), ())
     selected = select_launches(plan.launches)
     planned = [
         PlannedLaunch(launch.expression, artifact.symbol(launch.expression), launch.grid, launch.block)
@@ -293,8 +294,8 @@ def _read(ncu: str, report: Path, folder: Path) -> list[LaunchRow]:
 
 
 @cache
-def _selection(ncu: str, compute_capability: tuple[int, int]) -> Selection:
-    """The default set, without the metrics that the chip lacks.
+def _selection(ncu: str, compute_capability: tuple[int, int], more: tuple[str, ...] = ()) -> Selection:
+    """The default set and ``more``, without the metrics that the chip lacks.
 
     Raises:
         _NoCounters: ncu does not list the chip's metrics.
@@ -304,7 +305,7 @@ def _selection(ncu: str, compute_capability: tuple[int, int]) -> Selection:
     for chip in dict.fromkeys((query.chip(compute_capability), None)):
         try:
             answer = ask_tool([ncu, *query.query_arguments(chip)])
-            return select(default_metrics(), query.base_names(answer.output))
+            return select((*default_metrics(), *more), query.base_names(answer.output))
         except DeviceError as error:
             failure = error
     raise _NoCounters(str(failure)) from failure
