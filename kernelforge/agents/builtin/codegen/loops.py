@@ -182,11 +182,14 @@ class LoopEmitter(CppEmitter):
         image, out_channel, *spots = coords
         taps = self._taps(value.weight.shape[2:])
         stepped = value.transposed and all(dim.text == "1" for dim in value.dilation)
-        source, inside = channels.coords()[0], out_channel
-        if value.groups > 1:
-            first = f"{self.text(out_channel)} / {self.signature.extent(per_group)} * "
-            source = Coordinate(f"({first}{self.signature.extent(depth)} + {channels.var})")
-            inside = Coordinate(f"({self.text(out_channel)} % {self.signature.extent(per_group)})")
+
+        def of_channel() -> tuple[Coordinate, Coordinate]:
+            """The input channel, and the output channel within its group; lanes may have different ones."""
+            if value.groups == 1:
+                return channels.coords()[0], out_channel
+            channel, group_size = self.text(out_channel), self.signature.extent(per_group)
+            first = f"{channel} / {group_size} * {self.signature.extent(depth)}"
+            return Coordinate(f"({first} + {channels.var})"), Coordinate(f"({channel} % {group_size})")
 
         def places() -> tuple[tuple[str, ...], str]:
             steps = [tap.var for tap in taps]
@@ -196,6 +199,7 @@ class LoopEmitter(CppEmitter):
             return at, self.inside(value, at)
 
         def multiply(at: Sequence[str]) -> None:
+            source, inside = of_channel()
             lead = (source, inside) if value.transposed else (out_channel, channels.coords()[0])
             weight = self.read(value.weight, (*lead, *(tap.coords()[0] for tap in taps)))
             element = self.tap(value.x, (image, source), at, "", "0.0f")
