@@ -436,6 +436,24 @@ def test_a_footprint_alone_is_the_same_as_with_counters(body: str) -> None:
     assert all(sets[0])
 
 
+def test_a_footprint_alone_has_the_words_that_were_read() -> None:
+    source = """extern "C" __global__ void k(const float* x, float* y) {
+  int t = blockIdx.x * 32 + threadIdx.x;
+  float4 wide = ((const float4*)x)[2 * t];
+  y[t] = wide.x + wide.y + wide.z + wide.w + x[8 * t + 5];
+  if (t == 9) atomicAdd(y + 1016, 1);
+}"""
+    cache = CacheModel(32, 1 << 22, footprint_only=True)
+    cache.keep_footprint(GLOBAL_BASE, 1 << 30)
+    cuda(source).run(4, 32, np.zeros(1024, np.float32), np.zeros(1024, np.float32), cache=cache)
+    words = cache.words_of(cache.footprint().read.numbers())
+    read = words[:-8] - words[0]
+    assert read.tolist() == [8 * t + k for t in range(128) for k in (0, 1, 2, 3, 5)]
+    assert (np.diff(words[-8:]) == 1).all()
+    cache.reset()
+    assert not cache.words_of(cache.footprint().read.numbers()).size
+
+
 @pytest.mark.parametrize(("stride", "sectors"), [(1, 4), (4, 16), (8, 32), (16, 64), (32, 64)])
 def test_the_l2_fetches_neighbouring_sectors(stride: int, sectors: int) -> None:
     """Of sectors two or more apart an H100 fetches the neighbours too: 268 MB for 134 MB (ladder stride)."""

@@ -64,6 +64,9 @@ _PIECE = 1 << 22
 """Elements that are handled at a time: temporaries of a large output would take several times its memory."""
 _PIECE_WORDS = 1 << 20
 """The same for words and sectors, of which there are several temporaries of eight bytes each."""
+_MEASURED = 8
+"""Blocks that tell the cost of a launch that reads no results of earlier ones."""
+_GOLDEN = (math.sqrt(5) - 1) / 2
 _MOST_TRACED = 4096
 """Blocks that are traced together at most."""
 _KEPT_BYTES = 64 << 20
@@ -81,11 +84,13 @@ class NotPartial(Exception):
 
 
 class _TooDear(Exception):
-    """The blocks behind the elements take over a limit; ``times`` it, as far as that was counted."""
+    """The blocks behind the elements take over a limit; ``times`` it, as far as that was counted. ``with_others``:
+    those of one launch do together with those of later launches."""
 
-    def __init__(self, what: str, amount: float, limit: float, unit: str) -> None:
+    def __init__(self, what: str, amount: float, limit: float, unit: str, *, with_others: bool = False) -> None:
         super().__init__(f"{what} over {limit:.2g} {unit}")
         self.times = amount / limit
+        self.with_others = with_others
 
 
 @dataclass(frozen=True)
@@ -334,6 +339,10 @@ class PartialRun:
         self._slice_instructions = 0
         self._single = False
         """Whether single threads of launches that write outputs run too."""
+        self._may_try_fewer = False
+        """Whether more than one element is tried."""
+        self._instructions = 0.0
+        """Thread instructions of the launches, from the last one back, whose blocks are selected."""
         self._tried: dict[int, _Tried] = {}
         """By position of a launch: its blocks that were tried last."""
         self._found: dict[int, tuple[dict[int, Indices], bool, _Owners]] = {}
@@ -360,6 +369,7 @@ class PartialRun:
         most = longest = max((len(indices) for indices in self._requested.values()), default=0)
         while True:
             self._elements = {output: np.array(ids[:most], np.int64) for output, ids in self._requested.items()}
+            self._may_try_fewer = most > 1
             try:
                 return self._backwards()
             except LaunchFailed as error:
@@ -394,17 +404,17 @@ class PartialRun:
         }
         self._states = {position: self._states_of(output) for position, output in enumerate(self._plan.outputs)}
         steps: dict[int, _Step] = {}
-        instructions = stored = 0.0
+        self._instructions = stored = 0.0
         for position in reversed(range(len(self._plan.steps))):
             step = self._plan.steps[position]
             if isinstance(step, Fill):
                 self._fill(step)
             elif isinstance(step, Launch) and (ran := self._launch(position, step, demand)) is not None:
                 steps[position], cost = ran
-                instructions += steps[position].count * cost.instructions
+                self._instructions += steps[position].count * cost.instructions
                 stored += steps[position].count * cost.stored_bytes
-                if instructions > RUN_INSTRUCTIONS:
-                    raise _TooDear("take", instructions, RUN_INSTRUCTIONS, "thread instructions")
+                if self._instructions > RUN_INSTRUCTIONS:
+                    raise _TooDear("take", self._instructions, RUN_INSTRUCTIONS, "thread instructions")
                 if stored > MOST_BYTES:
                     raise _TooDear("store", stored, MOST_BYTES, "bytes, which this machine would have to hold")
         return steps
@@ -463,7 +473,7 @@ class PartialRun:
             if buffer in owners.reread and units.windows is None
         }
         reads: dict[int, list[tuple[Sequence[int], Sectors]]] = {b: [] for b in owners.reread - foreign.keys()}
-        several = None if earlier or owners.reread else 1
+        several = None if earlier or owners.reread else _MEASURED
         if owners.reread:
             cost = self._probe(step, selected, demand, earlier, several, foreign, reads)
         else:
@@ -748,7 +758,8 @@ class PartialRun:
             try:
                 cost = self._probe(step, selected, needs, earlier, most)
             except _TooDear as error:
-                self._tried[position] = _Tried(selected, needs, error)
+                if not error.with_others:
+                    self._tried[position] = _Tried(selected, needs, error)
                 raise
             tried = _Tried(selected, needs, cost)
             self._tried.pop(position, None)
@@ -776,7 +787,7 @@ class PartialRun:
             selected: Its blocks.
             demand: What the blocks read is added to it.
             earlier: Buffers that earlier launches may have written.
-            most: Run only so many of them.
+            most: Run only so many of them, spread over all.
             foreign: By buffer, the block that writes each unit.
             reads: Takes, by buffer, what the blocks of each cluster read.
 
@@ -795,14 +806,18 @@ class PartialRun:
         cache = CacheModel(SECTOR_BYTES, _TRACE_BYTES, footprint_only=True) if extents else None
         if cache is not None:
             keep_footprint(cache, extents)
-        units = execution.units_of(step, selected.blocks)[:most]
+        units, lanes_of = execution.units_of(step, selected.blocks), selected.lanes
+        if most is not None and most < units.size:
+            # Spread unevenly: of blocks at the ends of rows or images perhaps only a few threads run.
+            some = np.unique((np.arange(1, most + 1) * _GOLDEN % 1 * units.size).astype(np.int64))
+            units, lanes_of = units[some], None if lanes_of is None else lanes_of[some]
         cost, ran, start, batch = _Cost(0, 0), 0, 0, 1
         while start < units.size:
             part = units[start : start + batch]
             together = execution.blocks(step, part.tolist())
             if cache is not None:
                 cache.reset()
-            lanes = None if selected.lanes is None else selected.lanes[start : start + part.size]
+            lanes = None if lanes_of is None else lanes_of[start : start + part.size]
             before = execution.work
             report = execution.run_blocks(step, together, cache=cache, strict=False, lanes=lanes)
             cost = _Cost(cost.instructions + execution.work - before, cost.stored_bytes + _stored_bytes(report))
@@ -810,9 +825,12 @@ class PartialRun:
             expected = cost.instructions / start * units.size
             if cost.instructions > RUN_INSTRUCTIONS or expected > 2 * RUN_INSTRUCTIONS:
                 raise _TooDear("take", expected, RUN_INSTRUCTIONS, "thread instructions")
+            total = self._instructions + expected
+            if self._may_try_fewer and total > 1.1 * RUN_INSTRUCTIONS and 16 * start >= units.size:
+                raise _TooDear("take", total, RUN_INSTRUCTIONS, "thread instructions", with_others=True)
             for extent, sectors in () if cache is None else _read_of(cache, extents):
                 if extent.buffer in earlier:
-                    for words in _words_of(sectors, extent):
+                    for words in _words_of(sectors, extent, cache):
                         demand.add(extent.buffer, words)
                 if extent.buffer in foreign:
                     for words in _words_of(sectors, extent):
@@ -891,13 +909,16 @@ def _writers(demand: _Demand, owners: _Owners) -> Iterator[Indices]:
             yield ascending[ascending > 0] - 1
 
 
-def _words_of(sectors: Sectors, extent: Extent) -> Iterator[Words]:
-    """The words of a buffer that are in some of its sectors, some at a time."""
-    per_sector, first = SECTOR_BYTES // WORD, extent.address // SECTOR_BYTES
+def _words_of(sectors: Sectors, extent: Extent, cache: CacheModel | None = None) -> Iterator[Words]:
+    """The words of a buffer that are in some of its sectors, some at a time; of those in a cache, the words read."""
+    per_sector, first = SECTOR_BYTES // WORD, extent.address // WORD
     for start in range(0, sectors.words.size, _PIECE_WORDS >> 9):
         end = start + (_PIECE_WORDS >> 9)
-        inside = Sectors(sectors.words[start:end], sectors.bits[start:end]).numbers() - first
-        words = (inside[:, None] * per_sector + np.arange(per_sector)).reshape(-1)
+        inside = Sectors(sectors.words[start:end], sectors.bits[start:end]).numbers()
+        if cache is None:
+            words = (inside[:, None] * per_sector + np.arange(per_sector)).reshape(-1) - first
+        else:
+            words = cache.words_of(inside) - first
         yield words[words < -(-extent.nbytes // WORD)]
 
 

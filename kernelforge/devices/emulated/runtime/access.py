@@ -19,7 +19,7 @@ from kernelforge.devices.emulated.codegen.numba_intrinsics import (
     trailing_zeros,
 )
 from kernelforge.devices.emulated.layout import EFFECTIVE, HOST, STRIDE
-from kernelforge.devices.emulated.runtime.cache import cache_access
+from kernelforge.devices.emulated.runtime.cache import cache_access, note_words_of_lanes
 from kernelforge.devices.emulated.runtime.faults import check_race, record_fault
 from kernelforge.devices.emulated.runtime.proxies import forget_stores, note_stores
 from kernelforge.devices.emulated.runtime.sanitize import check_global, check_shared
@@ -268,6 +268,8 @@ def resolve(ctx: int, op: int, addresses: int, mask: int, values: int, width: in
         if mode & lay.MODE_CACHE:
             masks = store_masks(ctx, effective, in_global, size, cost) if access == lay.STORE else 0
             cache_access(ctx, cost, access, masks)
+            if access == lay.LOAD:
+                note_words_of_lanes(ctx, effective, in_global, size)
     if in_shared != 0:
         cost += bank_wavefronts(ctx, effective, in_shared, size)
         ideal += ideal_shared(ctx, effective, in_shared, size)

@@ -13,11 +13,14 @@ from kernelforge.devices.emulated.codegen.numba_intrinsics import (
     exported,
     load_i32,
     load_i64,
+    load_u8,
     load_u32,
     native,
     popcount,
     store_i64,
+    store_u8,
     store_u32,
+    trailing_zeros,
 )
 from kernelforge.devices.emulated.layout import UNITS
 from kernelforge.profiling.counts import SECTOR_BYTES
@@ -119,7 +122,8 @@ CACHE_FOOTPRINT_ONLY = 224  # 1: loads of sectors that nothing has written are n
 CACHE_HOST_COUNTERS = 232  # two i64: sectors read over the host link, and requests of them
 CACHE_HOST_RANGES = 248  # address of the first sector and the end of each range of host memory
 CACHE_HOST_RANGE_COUNT = 256
-CACHE_HEADER = 264
+CACHE_READ_WORDS = 264  # address of a byte for each sector of the footprint: its words that loads read; or 0
+CACHE_HEADER = 272
 L1_WAYS = 16
 """Chosen for the time of a look-up: lines may be almost anywhere in an L1. Accel-Sim's Volta has 4 sets of 64 to 256
 ways (``SM7_QV100``); an A100's windows of images keep with 16 what they keep with more, and lose it with 4."""
@@ -186,7 +190,7 @@ class CacheModel:
         l2_bytes: L2 capacity.
         fetch_bytes: What a miss of the L2 fetches: 32, or 64 for a sector and its neighbour.
         footprint_only: Only the footprint matters, not the counters: it is the same, and loads of sectors that nothing
-            has written are not looked up, which takes most of the time.
+            has written are not looked up, which takes most of the time. Of its sectors it has the words that were read.
     """
 
     def __init__(self, l1_bytes: int, l2_bytes: int, fetch_bytes: int = 32, *, footprint_only: bool = False) -> None:
@@ -207,6 +211,8 @@ class CacheModel:
         self._trace = np.empty(0, dtype=np.int64)
         self._footprint = np.zeros((0, 2), dtype=np.uint64)
         self._touched = np.empty(0, dtype=np.int64)
+        self._footprint_only = footprint_only
+        self._read_words = np.zeros((0, _WORD_SECTORS), dtype=np.uint8)
         self._host_ranges = np.empty((0, 2), dtype=np.int64)
 
     @property
@@ -258,6 +264,9 @@ class CacheModel:
         self._header[CACHE_FOOTPRINT_LINES // 8] = words * (_WORD_SECTORS // _LINE_SECTORS)
         self._header[CACHE_TOUCHED // 8] = self._touched.ctypes.data
         self._header[CACHE_TOUCHED_COUNT // 8] = 0
+        if self._footprint_only:
+            self._read_words = np.zeros((words, _WORD_SECTORS), dtype=np.uint8)
+            self._header[CACHE_READ_WORDS // 8] = self._read_words.ctypes.data
 
     def _finish_stores(self) -> None:
         if self._stores[:: STORE_ENTRY // 8].any():
@@ -278,6 +287,8 @@ class CacheModel:
         self._header[CACHE_L2_IN_USE_COUNT // 8] = 0
         self._stores[:] = 0
         self._footprint[self._touched_words] = 0
+        if self._footprint_only:
+            self._read_words[self._touched_words] = 0
         self._header[CACHE_TOUCHED_COUNT // 8] = 0
         self._header[CACHE_TICK // 8 : CACHE_COUNTERS // 8 + 7] = 0
         self._header[CACHE_HOST_COUNTERS // 8 : CACHE_HOST_COUNTERS // 8 + 2] = 0
@@ -329,6 +340,14 @@ class CacheModel:
         dirty = (first[:, None] + bits)[(entries[:, 2, None] >> bits & 1) != 0]
         return Sectors.of(cached), Sectors.of(dirty)
 
+    def words_of(self, sectors: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Words that were read of some sectors of the footprint, by number: device address divided by 4. Of what no
+        load of a thread reads, as of atomics and bulk copies, all words of the sectors. For ``footprint_only``."""
+        first = int(self._header[CACHE_FOOTPRINT_FIRST // 8]) * _LINE_SECTORS
+        bits = self._read_words.reshape(-1)[sectors - first]
+        at, within = np.nonzero(np.unpackbits(bits[:, None], axis=1, bitorder="little"))
+        return sectors[at] * (SECTOR_BYTES // 4) + within
+
     def footprint(self) -> Footprint:
         """Sectors fetched and written since the last reset, of the range whose footprint is kept."""
         self._finish_stores()
@@ -368,7 +387,7 @@ def l2_read(cache: int, sector: int, alone: bool) -> None:
         bit |= (1 << ((sector ^ 1) & 3)) & ~valid
     store_i64(counters + 40, load_i64(counters + 40) + popcount(bit))
     store_i64(entry + 8, valid | bit)
-    add_to_footprint(cache, sector >> 2, bit, 0)
+    add_fetched(cache, sector >> 2, bit)
     for k in range(4):
         if bit >> k & 1:
             store_u32(entry + 32 + 4 * k, lay.COMPLETE_SECTOR)
@@ -413,6 +432,39 @@ def add_to_footprint(cache: int, line: int, bits: int, side: int) -> None:
 
 
 @native
+def add_fetched(cache: int, line: int, bits: int) -> None:
+    """Note sectors of a line that are fetched, with all of their words."""
+    add_to_footprint(cache, line, bits, 0)
+    for k in range(4):
+        if bits >> k & 1:
+            note_words(cache, 4 * line + k, 255)
+
+
+@native
+def note_words(cache: int, sector: int, bits: int) -> None:
+    """Note words of a sector that are read, a bit for each, where that is kept."""
+    kept = load_i64(cache + CACHE_READ_WORDS)
+    at = sector - 4 * load_i64(cache + CACHE_FOOTPRINT_FIRST)
+    if kept != 0 and at >= 0 and at < 4 * load_i64(cache + CACHE_FOOTPRINT_LINES):
+        store_u8(kept + at, load_u8(kept + at) | bits)
+
+
+@native
+def note_words_of_lanes(ctx: int, addresses: int, mask: int, size: int) -> None:
+    """Note the words that the lanes of a load read, where that is kept."""
+    cache = load_i64(ctx + lay.CTX_CACHE)
+    if load_i64(cache + CACHE_READ_WORDS) == 0:
+        return
+    rest = mask
+    while rest != 0:
+        lane_id = trailing_zeros(rest)
+        rest &= rest - 1
+        address = load_i64(addresses + 8 * lane_id)
+        for word in range(address >> 2, ((address + size - 1) >> 2) + 1):
+            note_words(cache, word >> 3, 1 << (word & 7))
+
+
+@native
 def l2_entry(cache: int, sector: int) -> int:
     """The entry of a sector's line in L2, which takes the place of another one's where there is none."""
     counters = cache + CACHE_COUNTERS
@@ -443,7 +495,7 @@ def l2_entry(cache: int, sector: int) -> int:
         store_i64(counters + 48, load_i64(counters + 48) + popcount(dirty))
         fetched = partly_written(victim)
         store_i64(counters + 40, load_i64(counters + 40) + popcount(fetched))
-        add_to_footprint(cache, load_i64(victim) - 1, fetched, 0)
+        add_fetched(cache, load_i64(victim) - 1, fetched)
     if load_i64(victim) == 0:
         used = load_i64(cache + CACHE_L2_IN_USE_COUNT)
         store_i64(load_i64(cache + CACHE_L2_IN_USE) + 8 * used, (victim - tags) // L2_ENTRY)
