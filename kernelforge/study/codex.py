@@ -26,9 +26,17 @@ from kernelforge.records.base import Record
 from kernelforge.records.task import MAX_SOURCE_BYTES
 from kernelforge.study.entries import c_entry, code_of, cuda_entry, host_program_entry
 from kernelforge.study.fortran import fortran_entry, fortran_forms, read_procedure
-from kernelforge.study.host_programs import HostProgram, read_host_program
+from kernelforge.study.host_programs import HostProgram, hip_as_cuda, read_host_program
 from kernelforge.study.kernels import KERNELS, Form, StudyKernel
-from kernelforge.study.programming_models import ASKABLE, MODELS, Runner, missing_tool, plain_code, programming_model
+from kernelforge.study.programming_models import (
+    ASKABLE,
+    MODELS,
+    Runner,
+    is_of_model,
+    missing_tool,
+    plain_code,
+    programming_model,
+)
 from kernelforge.study.python_functions import kernel_text, python_entry, python_function
 from kernelforge.study.signatures import Underivable, device_code, entry_function, entry_kernel, is_cpp
 from kernelforge.study.triton_kernels import triton_entry, triton_kernel
@@ -255,7 +263,7 @@ class StudyJudge(Closing):
         """The formula and the evaluation of each form, until the caller has enough."""
         match runner:
             case "cuda":
-                return self._on_device(kernel, code)
+                return self._on_device(kernel, hip_as_cuda(code))
             case "triton":
                 return self._in_triton(kernel, code)
             case "kernel text":
@@ -425,6 +433,8 @@ def judged_suggestion(
             if block is None
             else judge.judge(prompt.kernel, block.text, block.label)
         )
+        if block is not None and judgement.used_model and is_of_model(block.text, judgement.used_model, prompt.model):
+            judgement = judgement._replace(used_model=prompt.model)
     except CandidateError as error:
         block, judgement = None, Judgement(None, "no code", reason=str(error))
     return Suggestion(

@@ -11,7 +11,15 @@ from collections.abc import Iterator, Sequence, Set
 from importlib.resources import files
 from typing import Final, NamedTuple
 
-from kernelforge.modelnew.convert.cpp_tokens import Token, Unconvertible, matching, outermost, split_commas, tokenize
+from kernelforge.modelnew.convert.cpp_tokens import (
+    Token,
+    Unconvertible,
+    matching,
+    outermost,
+    split_commas,
+    text_of,
+    tokenize,
+)
 from kernelforge.modelnew.convert.cpp_units import HostFunction, Unit
 from kernelforge.study.signatures import Function, Underivable, host_function
 
@@ -40,6 +48,17 @@ class HostProgram(NamedTuple):
     """Whether that memory is managed, as the suggestion's own."""
 
 
+_HIP_NAME: Final = re.compile(r"\bhip(?=[A-Z])")
+_HIP_INCLUDE: Final = re.compile(r"^[ \t]*#[ \t]*include[ \t]*[<\"]hip/[^\n]*$", re.MULTILINE)
+_LAUNCH_CALL: Final = "cudaLaunchKernelGGL"
+"""HIP's function in place of ``<<<...>>>``, by its name as CUDA."""
+
+
+def hip_as_cuda(code: str) -> str:
+    """A HIP code with CUDA's names; another code as it is."""
+    return _HIP_NAME.sub("cuda", _HIP_INCLUDE.sub("", code))
+
+
 def read_host_program(code: str, unit: Unit, names: re.Pattern[str]) -> HostProgram | None:
     """The host function that a suggestion answers with: the only one that launches kernels and that no other such one
     calls, or the last one of them with the kernel's name. None where no function but ``main`` launches any.
@@ -59,7 +78,7 @@ def read_host_program(code: str, unit: Unit, names: re.Pattern[str]) -> HostProg
     called = {other for name in callers for other in _called(unit.hosts[name]) if other != name}
     tops = [name for name in callers if name not in called] or callers
     named = [name for name in tops if names.search(name)]
-    if not named and any(token.text == "<<<" for token in (unit.hosts["main"].body if "main" in unit.hosts else ())):
+    if not named and "main" in unit.hosts and _launches(unit.hosts["main"]):
         raise Underivable("main launches its kernels, and takes no arguments")
     if not named and len(tops) > 1:
         raise Underivable(f"several functions launch kernels, none with the kernel's name: {', '.join(tops)}")
@@ -78,12 +97,17 @@ def read_host_program(code: str, unit: Unit, names: re.Pattern[str]) -> HostProg
 
 def _launching(unit: Unit) -> list[str]:
     """Host functions that launch a kernel, or call one that does."""
-    names = [name for name, host in unit.hosts.items() if any(token.text == "<<<" for token in host.body)]
+    names = [name for name, host in unit.hosts.items() if _launches(host)]
     while True:
         more = [name for name, host in unit.hosts.items() if name not in names and set(_called(host)) & set(names)]
         if not more:
             return names
         names += more
+
+
+def _launches(host: HostFunction) -> bool:
+    """Whether a function launches a kernel itself."""
+    return any(token.text in ("<<<", _LAUNCH_CALL) for token in host.body)
 
 
 def _called(host: HostFunction) -> Iterator[str]:
@@ -96,7 +120,7 @@ def _passed(host: HostFunction, unit: Unit, launching: Sequence[str]) -> Iterato
     """Names within the arguments of launches, and of calls of functions that launch."""
     for at, token in enumerate(host.body[:-1]):
         call = host.body[at + 1].text == "("
-        if call and (token.text == ">>>" or (token.text in launching and token.text in unit.hosts)):
+        if call and (token.text in (">>>", _LAUNCH_CALL) or (token.text in launching and token.text in unit.hosts)):
             yield from (item.text for item in host.body[at + 2 : matching(host.body, at + 1)] if item.kind == "name")
 
 
@@ -112,7 +136,7 @@ def _with_runtime(source: str, own: Set[str]) -> str:
     used = (
         name for token in tokenize(source) if token.kind in ("name", "directive") for name in _API.findall(token.text)
     )
-    lacking = sorted(set(used) - offered)
+    lacking = sorted(set(used) - offered - {_LAUNCH_CALL})
     if lacking:
         raise Underivable(f"its host part uses {', '.join(lacking[:4])}, which no host program here can call")
     return f"{header}\n#line 1\n{source}"
@@ -193,6 +217,14 @@ def _with_calls(code: str, tokens: Sequence[Token], kernels: dict[str, None]) ->
     """The text of some tokens, each launch as a call."""
     text, done, at = "", tokens[0].start, 0
     while at < len(tokens):
+        if tokens[at].text == _LAUNCH_CALL and at + 1 < len(tokens):
+            end = matching(tokens, at + 1)
+            parts = [_with_calls(code, part, kernels) for part in split_commas(tokens[at + 2 : end])]
+            if len(parts) < 5 or not parts[0].isidentifier():
+                raise Unconvertible(tokens[at].line, text_of(tokens[at : end + 1]), "a launch of no kernel by its name")
+            text += code[done : tokens[at].start] + _call(parts[0], ", ".join(parts[1:5]), parts[5:], kernels)
+            done, at = tokens[end].end, end + 1
+            continue
         if tokens[at].text != "<<<":
             at += 1
             continue
@@ -201,16 +233,19 @@ def _with_calls(code: str, tokens: Sequence[Token], kernels: dict[str, None]) ->
         if close is None or tokens[close + 1].text != "(":
             raise Unconvertible(tokens[at].line, "<<<", "a launch without arguments")
         expression = code[tokens[first].start : tokens[at].start].strip()
-        kernels[expression] = None
         end = matching(tokens, close + 1)
         configuration = code[tokens[at].end : tokens[close].start]
         arguments = [_with_calls(code, part, kernels) for part in split_commas(tokens[close + 2 : end])]
-        call = ", ".join(
-            [f'"{expression}"', f"&{expression}", f"host_runtime_configuration({configuration})", *arguments]
-        )
-        text += code[done : tokens[first].start] + f"host_runtime_launch({call})"
+        text += code[done : tokens[first].start] + _call(expression, configuration, arguments, kernels)
         done, at = tokens[end].end, end + 1
     return text + code[done : tokens[-1].end]
+
+
+def _call(kernel: str, configuration: str, arguments: Sequence[str], kernels: dict[str, None]) -> str:
+    """A launch as a call of the runtime; enters the kernel into ``kernels``."""
+    kernels[kernel] = None
+    values = [f'"{kernel}"', f"&{kernel}", f"host_runtime_configuration({configuration})", *arguments]
+    return f"host_runtime_launch({', '.join(values)})"
 
 
 def _expression_start(tokens: Sequence[Token], at: int) -> int:

@@ -37,7 +37,7 @@ MODELS: Final[dict[str, ProgrammingModel]] = {
         ProgrammingModel(
             "serial", "C++", "c", "it is no programming model of the paper, only what suggestions fall to"
         ),
-        ProgrammingModel("hip", "HIP", "cuda", "a lone HIP kernel cannot be distinguished from a CUDA kernel"),
+        ProgrammingModel("hip", "HIP", "cuda"),
         ProgrammingModel(
             "thrust", "Thrust", None, "its code runs on the host, and no host code of a suggestion is run with a device"
         ),
@@ -109,6 +109,7 @@ _RULES: Final = tuple(
 parameters are bounded, so that no text takes long."""
 
 
+_CUDA_NAME: Final = re.compile(r"\bcuda[A-Z_]\w*|<cuda|\bcu(?:blas|sparse|rand|fft)\w*")
 _STRING: Final = r"\"\"\"[\s\S]*?\"\"\"|'''[\s\S]*?'''|\"[^\"\n]*\"|'[^'\n]*'"
 _FORTRAN_COMMENT: Final = re.compile(rf"({_STRING})|!(?!\$)[^\n]*")
 _PYTHON_COMMENT: Final = re.compile(rf"({_STRING})|#[^\n]*")
@@ -129,6 +130,14 @@ def plain_code(code: str, model: str | None) -> str:
     else:
         text = uncommented(code)
     return "".join(text.split())
+
+
+def is_of_model(code: str, used: str, requested: str) -> bool:
+    """Whether a code is of the requested model: it uses that one, or HIP is requested of a kernel that names neither
+    HIP nor CUDA, whose text is the same in both."""
+    if requested == "hip" and used == "cuda":
+        return _CUDA_NAME.search(uncommented(code)) is None
+    return used == requested
 
 
 def programming_model(code: str) -> str | None:

@@ -92,6 +92,16 @@ def test_a_function_that_copies_and_launches_is_run(judge: StudyJudge) -> None:
     assert (right.used_model, right.verdict, right.device) == ("cuda", "right", "emulated:h100")
 
 
+def test_hip_is_run_with_its_own_names(judge: StudyJudge) -> None:
+    code = AXPY.replace("cuda_runtime.h", "hip/hip_runtime.h").replace("cuda", "hip")
+    launch = "axpy_kernel<<<(n + block - 1) / block, block>>>(n, a, d_x, d_y);"
+    call = "hipLaunchKernelGGL(axpy_kernel, dim3((n + block - 1) / block), dim3(block), 0, 0, n, a, d_x, d_y);"
+    right = judge.judge("axpy", code.replace(launch, call), "cpp")
+    assert (right.used_model, right.verdict) == ("hip", "right"), right.reason
+    wrong = judge.judge("axpy", code.replace(launch, call.replace("d_x, d_y", "d_y, d_x")), "cpp")
+    assert (wrong.verdict, wrong.evaluation) == ("wrong", Verdict.WRONG)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "verdict"),
     [

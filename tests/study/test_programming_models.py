@@ -6,7 +6,7 @@ import pytest
 
 from kernelforge.errors import UsageError
 from kernelforge.study.codex import study_prompts
-from kernelforge.study.programming_models import ASKABLE, MODELS, programming_model
+from kernelforge.study.programming_models import ASKABLE, MODELS, is_of_model, programming_model
 
 LOOP = "void f(int n, double *y) {\n{}    for (int i = 0; i < n; i++) y[i] = 0;\n}}\n"
 
@@ -50,6 +50,23 @@ def test_a_code_has_the_model_that_it_uses(code: str, model: str | None) -> None
 
 
 @pytest.mark.parametrize(
+    ("code", "used", "requested", "same"),
+    [
+        ("__global__ void k(float *x) {} // cudaMalloc", "cuda", "hip", True),
+        ("__global__ void k(float *x) {} void f() { cudaDeviceSynchronize(); }", "cuda", "hip", False),
+        ("#include <cuda_runtime.h>\n__global__ void k(float *x) {}", "cuda", "hip", False),
+        ("#include <hip/hip_runtime.h>\n__global__ void k(float *x) {}", "hip", "cuda", False),
+        ("__global__ void k(float *x) {}", "cuda", "openmp", False),
+    ],
+)
+def test_a_kernel_that_names_neither_api_is_hip_where_hip_is_requested(
+    code: str, used: str, requested: str, same: bool
+) -> None:
+    assert programming_model(code) == used
+    assert is_of_model(code, used, requested) is same
+
+
+@pytest.mark.parametrize(
     "part",
     ["\n", "def f(", "def f() -> x\n", "function f(\n", "a(", "a() ", "/* ", "#pragma omp a\n", "from a import "],
 )
@@ -58,7 +75,7 @@ def test_no_text_takes_long(part: str) -> None:
 
 
 def test_only_models_that_are_judged_as_what_they_are_can_be_asked_for() -> None:
-    assert ASKABLE == ("cuda", "openmp", "fortran-openmp", "numpy", "numba", "cupy", "pycuda", "triton")
+    assert ASKABLE == ("cuda", "openmp", "hip", "fortran-openmp", "numpy", "numba", "cupy", "pycuda", "triton")
     for name, model in MODELS.items():
         if name in ASKABLE:
             assert [item.text for item in study_prompts(["jacobi3d"], [name], ["", "function"])] == [
