@@ -88,6 +88,7 @@ def test_a_run_there_equals_one_here_and_survives_a_cut(
     assert all_gone(seen | set(host.pids))
 
 
+@pytest.mark.all_cases("test_run_measured.py has a GPU that dies while others go on, and the test above a cut")
 def test_a_machine_that_goes_away_leaves_its_tasks_to_the_others(
     host: SshHost, tmp_path: Path, local: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
