@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from kernelforge.devices.emulated.errors import UnsupportedInstruction
 from tests.devices.emulated.harness import Device, cuda, ptx_module
 from tests.devices.emulated.nvrtc import PRECOMPILED
 from tests.devices.emulated.tensor_core_sums import tensor_core_sum
@@ -200,6 +201,62 @@ def test_products_of_floats(shape: str, first: str, second: str, result: str) ->
     expected = tensor_core_sum(a, b, c, (first, second, result))
     numbers = d.astype(np.uint16).view(np.float16) if result == "f16" else d.view(np.float32)
     assert np.array_equal(numbers, expected, equal_nan=True)
+
+
+PAIR, UPPER = LANES % 16 // 4, LANES // 16
+"""Of each lane: its quad pair, and whether it is one of the pair's last four lanes."""
+
+
+@pytest.mark.parametrize("result", ["f32", "f16"])
+@pytest.mark.parametrize("layout", ["row.col", "row.row", "col.col", "col.row"])
+def test_four_quad_pairs_of_volta_multiply_each_their_own(layout: str, result: str) -> None:
+    """The PTX ISA's formulas of m8n8k4 on f16, with row and column of every lane's element number i."""
+    across = LANES % 4 + 4 * UPPER
+    (raw_a, a), (raw_b, b) = elements("f16", (4, 8, 4)), elements("f16", (4, 4, 8))
+    c = RNG.standard_normal((4, 8, 8)).astype(np.float16 if result == "f16" else np.float32)
+
+    def a_at(i: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        return (PAIR, across, i + 0 * LANES) if layout.startswith("row") else (PAIR, i + 4 * UPPER, LANES % 4)
+
+    def b_at(i: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        return (PAIR, i + 0 * LANES, across) if layout.endswith("col") else (PAIR, LANES % 4, i + 4 * UPPER)
+
+    def c_at(i: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        if result == "f16":
+            return PAIR, across, i + 0 * LANES
+        return PAIR, (LANES & 1) + (i & 2) + 4 * UPPER, (i & 4) + (LANES & 2) + (i & 1)
+
+    def words(raw: np.ndarray, at: Callable[[int], tuple[np.ndarray, ...]], count: int) -> np.ndarray:
+        each = 32 // (8 * raw.itemsize)
+        parts = [raw[at(i)].astype(np.uint32) << np.uint32(i % each * 16) for i in range(count)]
+        return np.array([np.bitwise_or.reduce(parts[k : k + each]) for k in range(0, count, each)], np.uint32)
+
+    raw_c = words(c.view(f"u{c.itemsize}"), c_at, 8)
+    instruction = f"mma.sync.aligned.m8n8k4.{layout}.{result}.f16.f16.{result}"
+    out = run_words(instruction, (2, 2, len(raw_c)), words(raw_a, a_at, 4), words(raw_b, b_at, 4), raw_c)
+    want = np.array([tensor_core_sum(a[pair], b[pair], c[pair], ("f16", "f16", result)) for pair in range(4)])
+    assert np.array_equal(out, words(want.view(f"u{want.itemsize}"), c_at, 8))
+
+
+def test_a_kernel_for_volta_counts_the_products_of_all_quad_pairs() -> None:
+    c = ", ".join(f"%{k}" for k in range(8))
+    source = f"""extern "C" __global__ void k(float* out) {{
+      float c[8];
+      for (int i = 0; i < 8; i++) c[i] = i;
+      asm volatile("mma.sync.aligned.m8n8k4.row.col.f32.f16.f16.f32 {{{c}}}, {{%8, %9}}, {{%8, %9}}, {{{c}}};"
+        : {", ".join(f'"+f"(c[{k}])' for k in range(8))} : "r"(0x3c003c00), "r"(0x3c003c00));
+      for (int i = 0; i < 8; i++) out[8 * threadIdx.x + i] = c[i];
+    }}"""
+    out = np.zeros((32, 8), np.float32)
+    report = cuda(source).run(1, 32, out)
+    assert (out == np.arange(8) + 4).all()
+    assert report.matrix == {"f16.f32": (2 * 4 * 8 * 8 * 4, 0)}
+
+
+def test_a_sum_in_f32_of_f16_is_no_product_of_quad_pairs() -> None:
+    words = np.zeros((2, 32), np.uint32), np.zeros((2, 32), np.uint32), np.zeros((8, 32), np.uint32)
+    with pytest.raises(UnsupportedInstruction):
+        run_words("mma.sync.aligned.m8n8k4.row.col.f16.f16.f16.f32", (2, 2, 8), *words)
 
 
 INTEGERS = [

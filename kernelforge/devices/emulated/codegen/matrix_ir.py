@@ -1,9 +1,12 @@
-"""LLVM IR of matrix products of one warp: ``mma.sync`` of every type and shape whose result has eight columns.
+"""LLVM IR of matrix products of one warp: ``mma.sync`` of every type and shape.
 
 A fragment's registers are rows of 32 lanes in memory. With ``e`` elements in a register, lane ``4g + t`` holds row
 ``g`` and columns ``e*t`` to ``e*t + e - 1`` of an 8-row block (PTX ISA, fragments of ``mma``): in the order of lanes, a
 register of A is such a block by rows, and a register of B is one by columns. Registers of A run over the halves of the
 rows first, then over blocks of columns.
+
+``mma.m8n8k4`` on f16, Volta's, is four products of 8 x 8 x 4: one of each *quad pair*, four lanes and the four that are
+sixteen further. Each is computed as a part of an ``m16n8k8``, whose other operands are zeros.
 
 Products are exact. Sums of f64 are formed in the order of k, those of other floats as in :mod:`.tensor_core_ir`.
 """
@@ -16,7 +19,7 @@ from typing import Final, NamedTuple
 
 from kernelforge.devices.base import OPERATIONS_PER_INSTRUCTION
 from kernelforge.devices.emulated import layout as lay
-from kernelforge.devices.emulated.codegen.ir_builder import float_constant, lane_vector
+from kernelforge.devices.emulated.codegen.ir_builder import IRBuilder, float_constant, lane_vector
 from kernelforge.devices.emulated.codegen.llvm_jit import host_features
 from kernelforge.devices.emulated.codegen.memory_ir import ATTRIBUTES
 from kernelforge.devices.emulated.codegen.tensor_core_ir import (
@@ -52,7 +55,7 @@ class Product(NamedTuple):
     c_type: str
     """PTX type of C and D: f16, f32, f64 or s32."""
     option: str = ""
-    """``satfinite`` for integers; ``and`` or ``xor`` for single bits."""
+    """``satfinite`` for integers; ``and`` or ``xor`` for single bits; layouts of A and B, ``rowcol``, of quad pairs."""
     sparse: bool = False
     """A holds half of its elements; metadata say which."""
 
@@ -61,6 +64,11 @@ class Product(NamedTuple):
         """Name of the function: ``void name(ptr a, ptr b, ptr c)``, which replaces C by D; metadata come last."""
         kind = "_sparse" if self.sparse else ""
         return f"kf_mma_{self.rows}x8x{self.depth}_{self.a_type}_{self.b_type}_{self.c_type}{self.option}{kind}"
+
+    @property
+    def quad_pairs(self) -> bool:
+        """Whether this is four products, one of each quad pair: ``mma.m8n8k4`` on f16."""
+        return self.rows == 8 and self.a_type == "f16"
 
     @property
     def packed(self) -> int:
@@ -85,6 +93,8 @@ class Product(NamedTuple):
 
     def registers(self) -> tuple[int, int, int]:
         """Registers of A, B and C."""
+        if self.quad_pairs:
+            return 2, 2, 4 if self.c_type == "f16" else 8
         wide = 4 * self.packed
         halves = self.rows // 8
         return halves * self.stored // wide, self.columns // wide, halves if self.c_type == "f16" else 2 * halves
@@ -437,6 +447,8 @@ class MatrixWriter(TensorCoreWriter):
 @functools.cache
 def product_function(product: Product) -> str:
     """The IR of one product's function."""
+    if product.quad_pairs:
+        return _quad_pairs_function(product)
     w = MatrixWriter(product)
     elements = product.rows * product.columns
     metadata = ", ptr %e" if product.sparse else ""
@@ -465,14 +477,77 @@ def product_function(product: Product) -> str:
     return w.module()
 
 
+def _quad_pairs_function(product: Product) -> str:
+    """The IR of the four products of ``mma.m8n8k4`` on f16, with the function of an ``m16n8k8`` for each.
+
+    Elements lie as in the PTX ISA, "Matrix Fragments for mma.m8n8k4 with .f16 floating point type".
+    """
+    inner, w = Product(16, 8, "f16", "f16", product.c_type), IRBuilder()
+    total = "i16" if product.c_type == "f16" else "i32"
+    a_by_rows, b_by_columns = product.option.startswith("row"), product.option.endswith("col")
+    eight, four = range(8), range(4)
+
+    def thread(pair: int, number: int) -> int:
+        return 4 * pair + number % 4 + 16 * (number // 4)
+
+    def half(element: int, of_thread: int) -> int:
+        return 64 * (element // 2) + 2 * of_thread + element % 2
+
+    def a_index(pair: int, row: int, k: int) -> int:
+        return half(k, thread(pair, row)) if a_by_rows else half(row % 4, thread(pair, k) + 16 * (row // 4))
+
+    def b_index(pair: int, k: int, n: int) -> int:
+        return half(k, thread(pair, n)) if b_by_columns else half(n % 4, thread(pair, k) + 16 * (n // 4))
+
+    def c_index(pair: int, row: int, n: int) -> int:
+        if product.c_type == "f16":
+            return half(n, thread(pair, row))
+        return 32 * (n & 4 | row & 2 | n & 1) + 4 * pair + (row & 1) + (n & 2) + 16 * (row // 4)
+
+    def shuffle(kind: str, first: str, second: str, order: list[int]) -> str:
+        indices = lane_vector(order)
+        return w.op(f"shufflevector {kind} {first}, {kind} {second}, <{len(order)} x i32> {indices}")
+
+    w.emit(f"define void @{product.name}(ptr %a, ptr %b, ptr %c) {ATTRIBUTES} {{\nentry:")
+    for name, size in (("left", 256), ("right", 128), ("total", 512)):
+        w.emit(f"%{name} = alloca [{size} x i8], align 64\nstore [{size} x i8] zeroinitializer, ptr %{name}, align 64")
+    a, b = (w.load("<128 x i16>", operand, align=64) for operand in ("%a", "%b"))
+    c = w.load(f"<256 x {total}>", "%c", align=64)
+    # Of D's fragment the first 64 numbers are rows 0 to 7: by rows in f16, by even and odd columns in f32.
+    places = [(row, n) for row in eight for n in eight]
+    if product.c_type == "f32":
+        places = [(row, n) for odd in (0, 1) for row in eight for n in range(odd, 8, 2)]
+    results = []
+    for pair in four:
+        rows = [a_index(pair, row, k) if k < 4 else 128 for row in eight for k in eight]
+        columns = [b_index(pair, k, n) if k < 4 else 128 for n in eight for k in eight]
+        w.store("<64 x i16>", shuffle("<128 x i16>", a, "zeroinitializer", rows), "%left", align=64)
+        w.store("<64 x i16>", shuffle("<128 x i16>", b, "zeroinitializer", columns), "%right", align=64)
+        start = shuffle(f"<256 x {total}>", c, "poison", [c_index(pair, row, n) for row, n in places])
+        w.store(f"<64 x {total}>", start, "%total", align=64)
+        w.emit(f"call void @{inner.name}(ptr %left, ptr %right, ptr %total)")
+        results.append(w.load(f"<64 x {total}>", "%total", align=64))
+    joined = list(range(128))
+    first = shuffle(f"<64 x {total}>", results[0], results[1], joined)
+    last = shuffle(f"<64 x {total}>", results[2], results[3], joined)
+    order = [0] * 256
+    for pair in four:
+        for number, (row, n) in enumerate(places):
+            order[c_index(pair, row, n)] = 64 * pair + number
+    w.store(f"<256 x {total}>", shuffle(f"<128 x {total}>", first, last, order), "%c", align=64)
+    w.emit("ret void\n}")
+    text = product_function(inner).replace(f"define void @{inner.name}", f"define internal void @{inner.name}")
+    return "\n".join([text, *w.lines])
+
+
 _PRODUCT_SHAPE = re.compile(r"m(\d+)n(\d+)k(\d+)$")
 
 
 def matrix_work(i: Instruction) -> tuple[str, int, int] | None:
     """Kind and operations of a matrix instruction of one warp, and bytes that it reads from shared memory.
 
-    A sparse product counts the half that is computed. The four warps of a ``wgmma`` share its columns of B: each counts
-    a quarter of them.
+    A sparse product counts the half that is computed, ``mma.m8n8k4`` on f16 the products of four quad pairs. The four
+    warps of a ``wgmma`` share its columns of B: each counts a quarter of them.
     """
     shape = next((match for m in i.modifiers if (match := _PRODUCT_SHAPE.match(m))), None)
     types = [m for m in i.modifiers if m in ELEMENT_BITS or m in ("f32", "s32")]
@@ -486,7 +561,8 @@ def matrix_work(i: Instruction) -> tuple[str, int, int] | None:
         rows //= 4
         lines = columns // 4 + (0 if isinstance(i.operands[1], Vec) else rows // kept)
         read = ELEMENT_BITS[a_type] * depth * lines // 8
-    return f"{a_type}.{total}", 2 * rows * columns * depth // kept, read
+    products = 4 if (rows, columns, depth, a_type) == (8, 8, 4, "f16") else 1
+    return f"{a_type}.{total}", 2 * products * rows * columns * depth // kept, read
 
 
 def warp_work(i: Instruction) -> int:

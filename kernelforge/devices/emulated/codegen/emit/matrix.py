@@ -49,6 +49,12 @@ def _product(i: Instruction) -> Product:
     result, a_type, b_type, total = types
     group = _GROUPS.get(a_type, a_type)
     integer = total == "s32"
+    if shape == "m8n8k4" and a_type == "f16":
+        layouts = [m for m in i.modifiers if m in ("row", "col")]
+        others = set(i.modifiers) - {"sync", "aligned", "row", "col", shape, *types}
+        if len(layouts) != 2 or others or types not in (["f16"] * 4, ["f32", "f16", "f16", "f32"]):
+            raise unsupported(i)
+        return Product(8, 4, a_type, b_type, total, "".join(layouts))
     option = next((m for m in ("satfinite", "xor", "and") if m in i.modifiers), "")
     sparse = bool(_SPARSE & set(i.modifiers))
     if (
