@@ -33,7 +33,7 @@ EACH = pytest.mark.parametrize(("name", "options"), CASES, ids=[f"{name}-{len(op
 
 
 @EACH
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     story=STORY, rounds=st.integers(1, 30), stop_after=st.none() | st.integers(1, 6), coders=st.integers(1, 3),
     cascade=st.none() | st.integers(1, 4), stop_gain=st.sampled_from([0.0, 0.05, 1.0]), data=st.data(),
@@ -87,7 +87,7 @@ def test_every_strategy_shows_as_much_of_a_profile_as_it_is_told_to(name: str, m
 
 
 @EACH
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(results=st.lists(RESULT, min_size=1, max_size=24).map(tuple))
 def test_no_right_kernel_is_clearly_faster_by_the_model_than_the_best(
     name: str, options: dict[str, Any], results: tuple[Result, ...]
