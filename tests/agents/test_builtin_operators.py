@@ -209,6 +209,19 @@ def test_threads_of_windows_that_test_edges_have_one_element(body: str, init: st
     assert (item.source.partition("\n")[2] == render(graph, Design()).source.partition("\n")[2]) is not wide
 
 
+def test_a_product_with_one_column_is_a_sum_over_rows() -> None:
+    item = render(trace_source(_task(CASES["matrix by vector"]), {}), ALL)
+    assert "row_reduce" in item.source
+    assert "TensorTiles" not in item.source
+
+
+def test_a_product_keeps_its_tiles_where_a_view_behind_it_permutes_the_result() -> None:
+    convolution = ("F.pixel_shuffle(self.m(x), 2).relu()", "torch.randn(8, 8, N, N)", "self.m = nn.Conv2d(8, 64, 3)")
+    item = render(trace_source(_task(convolution), {}), Design(("fuse", "tensor-cores")))
+    assert "TensorTiles" in item.source
+    assert len(item.kernels) == 2
+
+
 PRODUCTS = {
     "product": ("F.relu(x @ y)", "torch.randn(N, D)", "torch.randn(D, N)"),
     "convolution": ("self.m(x)", "torch.randn(D, K, N, N)", "self.m = nn.Conv2d(K, 2 * D, 3, padding=1)"),

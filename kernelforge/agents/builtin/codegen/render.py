@@ -86,7 +86,10 @@ def write_kernel(name: str, root: Value, stored: frozenset[Value], options: Opti
     if isinstance(anchors[0], Attention):
         return attention_kernel(name, root, anchors[0], stored)
     if kinds <= {Contraction, Convolution}:
-        tiled = contraction_tile(name, root, stored, options) if options.tile or options.tensor_cores else None
+        tiles = options.tile or options.tensor_cores
+        tiled = contraction_tile(name, root, stored, options) if tiles else None
+        if tiled is None and tiles and anchors[0] is not root and contraction_tile(name, anchors[0], stored, options):
+            raise UnsupportedError("the product by itself is written by tiles")
         return tiled or element_kernel(name, root, stored, options)
     return element_kernel(name, root, stored, options)
 

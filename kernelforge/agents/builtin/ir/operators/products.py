@@ -31,6 +31,9 @@ def contract(lo: Lowering, a: Value, b: Value) -> Value:
     )
     a = a if lead_a == batch else lo.expand(a, (*batch, *a.shape[-2:]))
     b = b if lead_b == batch else lo.expand(b, (*batch, *b.shape[-2:]))
+    if b.shape[-1].value == 1:
+        # A tile of results would have one column: a row of sums reads memory as any other.
+        return lo.reduce("sum", lo.pointwise("{0} * {1}", a, transposed(lo, b)), [-1])
     return Contraction((*batch, a.shape[-2], b.shape[-1]), a.dtype, a, b, origin=lo.origin)
 
 
