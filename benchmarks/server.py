@@ -44,7 +44,7 @@ TARGET_BYTES = 2_000_000_000
 
 def part_cached(options: argparse.Namespace) -> bool:
     with serving("--slots", "1") as server:
-        served = asyncio.run(cached(server, even_arrivals(options.rate, options.seconds)))
+        served = asyncio.run(cached(server, even_arrivals(options.rate, options.seconds), options.rate))
     peer = asyncio.run(bare(options.rate, options.seconds))
     print(f"cached: {options.rate:g} rewards/s offered for {options.seconds:g} s, open loop")
     for name, side in (("kernelforge", served), ("bare FastAPI route", peer)):
@@ -61,7 +61,7 @@ def part_limit(options: argparse.Namespace) -> bool:
     kept_up: float | None = None
     with serving("--slots", "1") as server:
         for rate in RATES:
-            side = asyncio.run(cached(server, even_arrivals(rate, options.seconds)))
+            side = asyncio.run(cached(server, even_arrivals(rate, options.seconds), rate))
             cores = side["cpu_us"] * rate / 1e6
             print(
                 f"  {rate:>5g}/s  p50 {side['p50_ms']:.1f} ms, p99 {side['p99_ms']:.1f} ms, "
@@ -87,7 +87,7 @@ def part_bursts(options: argparse.Namespace) -> bool:
     with serving("--slots", "1") as server:
         for name, moments in arrivals.items():
             busiest = max(Counter(int(moment * 10) for moment in moments).values())
-            side = asyncio.run(cached(server, moments))
+            side = asyncio.run(cached(server, moments, rate))
             wrong += side["wrong"]
             print(
                 f"  {name:<20} at most {busiest} in 0.1 s; {side['requests']:.0f} answered, {side['wrong']:.0f} wrong; "

@@ -14,13 +14,15 @@ def even_arrivals(rate: float, seconds: float) -> list[float]:
 
 
 def gamma_arrivals(rate: float, seconds: float, shape: float, seed: int) -> list[float]:
-    """As many moments in s, with gaps from a gamma distribution of mean ``1 / rate``; a small shape makes bursts.
+    """As many moments in s, with gaps from a gamma distribution; a small shape makes bursts.
 
-    BurstGPT (Wang et al., arXiv:2401.17644) models the arrivals of its trace so; a shape of 1 is a Poisson process.
+    The gaps are scaled so that their mean is ``1 / rate``. BurstGPT (Wang et al., arXiv:2401.17644) models the arrivals
+    of its trace so; a shape of 1 is a Poisson process.
     """
     rng = random.Random(seed)
-    gaps = (rng.gammavariate(shape, 1 / (shape * rate)) for _ in range(int(rate * seconds)))
-    return list(itertools.accumulate(gaps))
+    gaps = [rng.gammavariate(shape, 1.0) for _ in range(int(rate * seconds))]
+    scale = len(gaps) / rate / sum(gaps)
+    return [moment * scale for moment in itertools.accumulate(gaps)]
 
 
 def trace_arrivals(path: Path, rate: float, seconds: float) -> list[float]:

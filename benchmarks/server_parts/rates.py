@@ -50,8 +50,8 @@ def job(number: int, **rest: Any) -> dict[str, Any]:
     return {"task": TASK_NAME, "completion": reply(number), **rest}
 
 
-async def cached(server: Server, arrivals: Sequence[float]) -> dict[str, float]:
-    """Rewards at these moments, in s, for completions that were evaluated before."""
+async def cached(server: Server, arrivals: Sequence[float], rate: float) -> dict[str, float]:
+    """Rewards at these moments, in s, ``rate`` a second on average, for completions that were evaluated before."""
     connections = Connections(server.port)
     for number in range(DISTINCT):
         answer = await connections.post("/v1/rewards", job(number))
@@ -63,7 +63,7 @@ async def cached(server: Server, arrivals: Sequence[float]) -> dict[str, float]:
         answer = await connections.post("/v1/rewards", data)
         return answer.status == 200 and bool(answer.json()["result"]["cached"])
 
-    await open_loop(send, even_arrivals(len(arrivals) / arrivals[-1], 1.0))
+    await open_loop(send, even_arrivals(rate, 1.0))
     before = server.cpu_s()
     latencies, wrong = await open_loop(send, arrivals)
     await connections.close()

@@ -131,9 +131,12 @@ class Plan:
         return tuple(allowed)
 
     def _allows(self, machine: Machine, choices: Mapping[str, int]) -> bool:
+        """Whether the constants can be computed, and satisfy the asserts, with these values."""
         try:
             self._run_top_level(machine, choices)
-        except Refusal:
+        except Fault:
+            if machine.steps > machine.max_steps:
+                raise
             return False
         return True
 

@@ -1,12 +1,11 @@
-"""BabelStream's nstream: a sum of three vectors, one of them scaled, in double precision.
+"""nstream: a sum of three vectors, one of them scaled, in double precision.
 
-T. Deakin et al., "Evaluating Attainable Memory Bandwidth of Parallel Programming Models via BabelStream",
-International Journal of Computational Science and Engineering 17(3), 2018. a, b and c are float64 (N).
+A loop of the Parallel Research Kernels (R. F. Van der Wijngaart and T. G. Mattson, "The Parallel Research Kernels",
+IEEE High Performance Extreme Computing Conference, 2014) that BabelStream has too. a, b and c are float64 (N).
 
     out[i] = a[i] + b[i] + SCALAR c[i]
 
-BabelStream, which writes the result over a, counts 32 bytes for each element, those that are read and those that are
-written.
+Both write the result over a, and count 32 bytes for each element, those that are read and those that are written.
 """
 
 import torch

@@ -295,6 +295,14 @@ def test_top_level_asserts_remove_combinations_before_they_are_counted() -> None
         plan.constants_at({"BM": 256})
 
 
+def test_top_level_asserts_remove_combinations_whose_constants_fault() -> None:
+    rest = "def forward(x):\n    out = empty_like(x)\n    k[1, 32](x, out)\n    return out\n"
+    divided = parse_plan("# tune: A = 2 | 0 | 4\nassert 64 % A == 0\n" + rest)
+    assert [choices["A"] for choices in divided.combinations] == [2, 4]
+    squared = parse_plan("# tune: A = 1 | 65536\nB = A * A\nassert B > 0\n" + rest)
+    assert [choices["A"] for choices in squared.combinations] == [1]
+
+
 def test_a_tune_line_inside_a_string_is_text() -> None:
     text = 'def forward(x):\n    """\n    # tune: A = 1 | 2\n    """\n    k[1, 1](x)\n    return empty(1)\n'
     assert parse_plan(text).tunables == {}
