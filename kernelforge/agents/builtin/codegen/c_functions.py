@@ -47,7 +47,6 @@ _NAME: Final = re.compile(r"[A-Za-z_]\w*")
 _EXTENT: Final = re.compile(r"attrs\[\"[^\"]*\"\]|[A-Za-z_]\w*")
 _FACTOR: Final = re.compile(r"(?<!\w)\((\w+)\) \*")
 _BRACKETS: Final = re.compile(r"(?<!\w)\((\w+)\)")
-_IN_BRACKETS: Final = re.compile(r"\([^()]*\)")
 _SAME: Final = frozenset({
     "exp", "expm1", "log", "log1p", "log2", "log10", "exp2", "sqrt", "erf", "erfc", "sin", "cos", "tan", "asin",
     "acos", "atan", "atan2", "sinh", "cosh", "tanh", "floor", "ceil", "rint", "trunc", "pow", "fmod", "hypot",
@@ -226,7 +225,20 @@ def _extent(dim: Dim, extents: Mapping[str, str]) -> str:
         return extents[match[0]]
 
     text = _BRACKETS.sub(r"\1", _EXTENT.sub(named, dim.text).replace("//", "/"))
-    return text if text.isidentifier() or text.isdigit() or _IN_BRACKETS.fullmatch(text) else f"({text})"
+    text = _unwrapped(text)
+    return text if text.isidentifier() or text.isdigit() else f"({text})"
+
+
+def _unwrapped(text: str) -> str:
+    """An expression without brackets around all of it."""
+    while text.startswith("(") and text.endswith(")"):
+        depth = 0
+        for position, sign in enumerate(text):
+            depth += (sign == "(") - (sign == ")")
+            if depth == 0 and position < len(text) - 1:
+                return text
+        text = text[1:-1]
+    return text
 
 
 class _CNames(Signature):
