@@ -64,6 +64,7 @@ def test_suites_jail_policy_and_supplied_headers_are_inside(wheel: zipfile.ZipFi
     names = set(wheel.namelist())
     assert {"kernelforge/_data/tasks/core/suite.toml", "kernelforge/_data/sandbox/jail.toml"} <= names
     assert any(name.startswith("kernelforge/_data/sandbox/headers/") for name in names)
+    assert "kernelforge/translation/host_runtime.h" in names
 
 
 def test_every_module_is_inside_and_marked_as_typed(wheel: zipfile.ZipFile) -> None:

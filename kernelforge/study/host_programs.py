@@ -85,7 +85,10 @@ def read_host_program(code: str, unit: Unit, names: re.Pattern[str]) -> HostProg
     host = unit.hosts[(named or tops)[-1]]
     function = host_function(host, unit)
     source, kernels = _host_part(code)
-    passed = set(_passed(host, unit, launching))
+    try:
+        passed = set(_passed(host, unit, launching))
+    except Unconvertible as error:
+        raise Underivable(f"its host part cannot be read: {error.problem}") from error
     return HostProgram(
         function,
         _with_runtime(source, {*unit.hosts, *unit.macros, *unit.constants, *unit.checks}),

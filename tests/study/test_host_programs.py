@@ -148,6 +148,7 @@ def test_managed_memory_is_read_by_both(judge: StudyJudge) -> None:
         (CG.replace("cudaFree(work);", "cublasDdot(work);"), "its host part uses cublasDdot"),
         (CG.replace("#include <math.h>", "__device__ double total;"), "a variable of the device"),
         (CG.replace("#include <math.h>", "#include <helper_cuda.h>"), "a header of CUDA's samples"),
+        (CG.replace("double rho = dot(n, r, r, sum);", "double rho = dot(n, r, r, sum;"), "never closed"),
         (
             CG.replace("void conjugate_gradient(", "int main(").replace("int n, const", "const"),
             "main launches its kernels",
