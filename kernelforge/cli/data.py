@@ -22,6 +22,7 @@ from kernelforge.cli.support.options import (
     console,
     open_store,
     print_view,
+    warn,
     write_rows,
     write_text,
 )
@@ -383,12 +384,10 @@ def pairs(
     import time
     from contextlib import ExitStack
 
-    from kernelforge.cli.run import stopping
-    from kernelforge.datasets.graph_pairs import DROPPED, TRAIN, GraphPair, PairFolder, pair_rows
+    from kernelforge.datasets.graph_pairs import GraphPair, PairFolder
     from kernelforge.evaluation.pool import EvaluatorPool
     from kernelforge.report.formatting import one_line
     from kernelforge.report.terminal.translation import pair_lines
-    from kernelforge.run.budget import StopSignal
     from kernelforge.run.graph_pairs import GraphPairs, text_hash
     from kernelforge.tasks import list_suites, load_suite
     from kernelforge.tasks.selection import selected_names
@@ -405,12 +404,11 @@ def pairs(
     folder = PairFolder(output or Path(), seed) if output is not None else None
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)
-    err, stop = console(stderr=True), StopSignal()
-    counted = 0 if folder is None else folder.pairs
+    err = console(stderr=True)
+    counted, interrupted = 0 if folder is None else folder.pairs, False
     with ExitStack() as stack:
         pool = stack.enter_context(EvaluatorPool(device, allow_unconfined=allow_unconfined))
         functions = None if dry_run else stack.enter_context(CEvaluators(allow_unconfined=allow_unconfined))
-        stack.enter_context(stopping(stop))
         pool.start()
         rows = [] if folder is None else folder.rows
         maker = GraphPairs(
@@ -421,27 +419,26 @@ def pairs(
             augment=augment,
             earlier=[row["graph"] for row in rows],
             texts=[text_hash(row["code"]) for row in rows],
-            stopped=lambda: stop.draining,
         )
         done = set() if folder is None else folder.done
         began = time.perf_counter()
-        for item in maker.make(done) if limit is None or counted < limit else ():
-            seconds, began = time.perf_counter() - began, time.perf_counter()
-            what = ", ".join(item.edits) or "traced"
-            if isinstance(item, GraphPair):
-                counted += 1
-                err.print(one_line(f"{item.key.task} {item.key.number}: pair {counted} ({what})"[:200]))
-            else:
-                err.print(one_line(f"{item.key.task} {item.key.number}: {item.stage}: {item.reason}"[:200]))
-            if folder is not None:
-                made = (
-                    list(pair_rows(item, seed, seconds)) if isinstance(item, GraphPair) else [folder.dropped_row(item)]
-                )
-                name = TRAIN if isinstance(item, GraphPair) else DROPPED
-                append_rows(made, folder.folder / name)
-                folder.add(made, name)
-            if counted == limit:
-                break
+        graphs = maker.make(done)
+        try:
+            while counted != limit and (item := next(graphs, None)) is not None:
+                seconds, began = time.perf_counter() - began, time.perf_counter()
+                if folder is not None:
+                    name, made = folder.rows_of(item, seconds)
+                    append_rows(made, folder.folder / name)
+                    folder.add(made, name)
+                if isinstance(item, GraphPair):
+                    counted += 1
+                    outcome = f"pair {counted} ({', '.join(item.edits) or 'traced'})"
+                else:
+                    outcome = f"{item.stage}: {item.reason}"
+                err.print(one_line(f"{item.key.task} {item.key.number}: {outcome}"[:200]), soft_wrap=True)
+        except KeyboardInterrupt:
+            interrupted = True
+            warn("stopped; the same command goes on with the folder")
     if folder is None:
         typer.echo(f"{counted:,} pairs would be judged", err=True)
         return
@@ -449,6 +446,8 @@ def pairs(
     if folder.pairs:
         _write_pair_card(folder.folder, folder.rows, summary, seed)
     print_view(summary, pair_lines, as_json=as_json)
+    if interrupted:
+        raise typer.Exit(130)
 
 
 def _write_pair_card(output: Path, rows: list[Row], summary: PairSummary, seed: int) -> None:

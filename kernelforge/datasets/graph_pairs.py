@@ -199,11 +199,15 @@ class PairFolder:
     def rows(self) -> list[Row]:
         return list(self._rows)
 
-    def add(self, rows: Iterable[Row], name: str = TRAIN) -> list[Row]:
-        """Take in rows that are on the disk; returns them."""
-        added = list(rows)
-        (self._rows if name == TRAIN else self._dropped).extend(added)
-        return added
+    def add(self, rows: Iterable[Row], name: str) -> None:
+        """Take in rows that are on the disk, in the file of that name."""
+        (self._rows if name == TRAIN else self._dropped).extend(rows)
+
+    def rows_of(self, item: GraphPair | DroppedGraph, seconds: float) -> tuple[str, list[Row]]:
+        """The rows of a graph, which took so many seconds, and the file that they belong to."""
+        if isinstance(item, GraphPair):
+            return TRAIN, list(pair_rows(item, self._seed, seconds))
+        return DROPPED, [self.dropped_row(item)]
 
     def dropped_row(self, item: DroppedGraph) -> Row:
         """The line of a graph without a pair."""

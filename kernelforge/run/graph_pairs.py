@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from random import Random
@@ -19,7 +19,7 @@ from kernelforge.agents.prompting.render import render_translation
 from kernelforge.agents.prompts import coder_prompt, fenced
 from kernelforge.datasets.graph_augmentation import augmented, may_follow
 from kernelforge.datasets.graph_pairs import DroppedGraph, GraphKey, GraphPair, Stage
-from kernelforge.errors import EvaluationCancelled, TaskError, UnsupportedError
+from kernelforge.errors import TaskError, UnsupportedError
 from kernelforge.evaluation.pool import EvaluatorPool, open_admitted
 from kernelforge.records import Candidate, Operator, Task, TensorSpec, Verdict, content_hash
 from kernelforge.run.task_loop import make_oracle_context
@@ -45,7 +45,6 @@ class GraphPairs:
         augment: augmented graphs of each task.
         earlier: digests of graphs that have a pair.
         texts: hashes of C functions that are one half of a pair, by :func:`text_hash`.
-        stopped: asked before each graph and each part of an evaluation.
     """
 
     def __init__(
@@ -58,14 +57,12 @@ class GraphPairs:
         augment: int,
         earlier: Collection[str] = (),
         texts: Collection[str] = (),
-        stopped: Callable[[], bool] = lambda: False,
     ) -> None:
         self.tasks = unlike_files(tasks)
         Random(content_hash("order", seed)).shuffle(self.tasks)
         self.pool, self.functions = pool, functions
         self.seed, self.augment = seed, augment
         self.earlier, self.texts = set(earlier), set(texts)
-        self.stopped = stopped
         self._graphs: dict[str, SizedGraph | TaskError] = {}
 
     def make(self, done: Collection[GraphKey] = ()) -> Iterator[GraphPair | DroppedGraph]:
@@ -78,16 +75,11 @@ class GraphPairs:
         for task in self.tasks:
             for number in range(self.augment + 1):
                 key = GraphKey(f"{task.suite}/{task.name}", number)
-                if self.stopped():
-                    return
                 if key in done:
                     continue
                 if number and isinstance(self._graph(task), TaskError):
                     break
-                try:
-                    yield self._made(task, key)
-                except EvaluationCancelled:
-                    return
+                yield self._made(task, key)
 
     def _made(self, task: Task, key: GraphKey) -> GraphPair | DroppedGraph:
         graph = self._graph(task)
@@ -149,7 +141,7 @@ class GraphPairs:
             c = function.evaluate(c_candidate(task.c_source), seed=draw).evaluation
             if c.verdict is not Verdict.OK or c.uncompared:
                 return dropped("c", f"{c.outcome}: {c.reason}")
-            cuda = evaluator.evaluate(pair.candidate, seed=draw, profile=False, stopped=self.stopped).evaluation
+            cuda = evaluator.evaluate(pair.candidate, seed=draw, profile=False).evaluation
             if cuda.verdict is not Verdict.OK or cuda.uncompared:
                 return dropped("cuda", f"{cuda.outcome}: {cuda.reason}")
             context = make_oracle_context(task, evaluator.facts, evaluator.oracle, evaluator.device)
