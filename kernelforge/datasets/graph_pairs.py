@@ -102,7 +102,10 @@ def pair_rows(pair: GraphPair, seed: int, seconds: float) -> tuple[Row, Row]:
         "cuda": pair.candidate.source,
         "plan": pair.candidate.plan,
         "reference": pair.task.source,
-        "sizes": {size.name: size.constants for size in pair.task.sizes},
+        "sizes": [
+            f"{size.name}: {', '.join(f'{name} = {value}' for name, value in size.constants.items())}".rstrip(": ")
+            for size in pair.task.sizes
+        ],
         "seconds": round(seconds, 3),
     }
     halves = (

@@ -33,6 +33,7 @@ def test_each_pair_has_a_row_in_both_directions_and_the_folder_is_gone_on_with(
     assert (to_c["lane"], to_cuda["lane"], to_cuda["device"]) == ("c", "plan", "emulated:h100")
     assert to_c["task_digest"] == to_cuda["task_digest"]
     assert to_c["verified"]
+    assert to_c["sizes"][:2] == ["full", "small: ROWS = 32, COLS = 512"]
     assert to_c["licence"] == load_task("core/layernorm").license
     ask, answer = (message["content"] for message in to_c["messages"])
     assert to_c["cuda"].strip() in ask
