@@ -3,6 +3,7 @@
 Each part draws its cases from a seed and their number, so that one of them can be run again alone:
 
     replies     what a model answers: fences, headers, encodings          (candidate/parse)
+    suggestions codes of the proficiency study, read and given a call     (study)
     plans       launch plans, parsed and interpreted                      (candidate/plan_language)
     ptx         PTX of real kernels with inline assembly put in: what gate and emulator accept, ptxas must assemble,
                 and a marked instruction is in the cubin exactly where the parser sees it
@@ -36,7 +37,7 @@ from ctypes import c_int64
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-PARTS = ("replies", "plans", "ptx", "ptxas", "frames", "databases", "http")
+PARTS = ("replies", "suggestions", "plans", "ptx", "ptxas", "frames", "databases", "http")
 HANG_S = 10.0
 _PRINTED = 20
 """Findings that are shown with their traceback."""

@@ -75,6 +75,8 @@ def c_entry(code: str, function: Function, form: Form, *, cpp: bool) -> Candidat
             if value == ("x" if form.solver else "out") and not item.const:
                 after.insert(0, f"    memcpy({value}, v_{value}.data(), sizeof({item.real}) * {length});")
         elif item.kind in ("matrix", "rows"):
+            if len(form.lengths[value]) != 2:
+                raise Underivable(f"the parameter `{item.name}` of `{function.name}` has rows, which {value} has not")
             first, second = form.lengths[value]
             values[item.name] = f"v_{value}"
             before += _rows_of(item, value, first, second)

@@ -137,7 +137,10 @@ def is_cpp(code: str, label: str) -> bool:
 
 def _read(code: str) -> Unit:
     unit = Unit()
-    read_unit(_CLOSING_TWO.sub(r"\1> >", code), 1, unit)
+    try:
+        read_unit(_CLOSING_TWO.sub(r"\1> >", code), 1, unit)
+    except (LookupError, ValueError, StopIteration) as error:  # source that a compiler would refuse as well
+        raise Underivable("it is cut short or malformed") from error
     if unit.problems and not unit.kernels and not unit.hosts:
         raise Underivable(f"it cannot be read: {unit.problems[0]}")
     return unit

@@ -132,6 +132,19 @@ def test_vectors_are_made_of_arrays() -> None:
     assert "memcpy(out, v_out.data()" in source
 
 
+def test_rows_of_an_array_without_any_are_not_judged() -> None:
+    code = "void axpy(int n, double a, double **x, double *y) {}"
+    function = entry_function(code, KERNELS["axpy"].names)
+    with pytest.raises(Underivable, match="`x` of `axpy` has rows, which x has not"):
+        c_entry(code, function, KERNELS["axpy"].forms(function)[0], cpp=False)
+
+
+@pytest.mark.parametrize("code", ["__global__ void k([", "template <typename T __global__ void k(T *x) {}"])
+def test_code_that_is_cut_short_is_not_judged(code: str) -> None:
+    with pytest.raises(Underivable, match=r"cut short or malformed|cannot be read"):
+        device_code(f"{code} void f(float x]) {{}}")
+
+
 @pytest.mark.parametrize(
     ("reply", "code"),
     [
