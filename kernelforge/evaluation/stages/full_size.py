@@ -37,7 +37,8 @@ from kernelforge.evaluation.stages.candidate_runs import (
     OverBudget,
 )
 from kernelforge.evaluation.timing import tensor_bytes
-from kernelforge.profiling.metrics import MATRIX_OPERATIONS
+from kernelforge.profiling.counts import SECTOR_BYTES
+from kernelforge.profiling.metrics import HOST_SECTORS, MATRIX_OPERATIONS
 from kernelforge.records import Comparison, Performance, Profile, SizeCheck, SizeFacts, Verdict, content_hash
 from kernelforge.sandbox.shared_memory import Blob, same_bytes
 
@@ -393,7 +394,7 @@ class ModelledFullSize(FullSizeStage):
 
     def _believed_in_part(self, profiled: FullSizeResult | None) -> FullSizeResult | None:
         """The profile, if it can be right."""
-        why = "" if profiled is None else self._below_least(profiled)
+        why = "" if profiled is None else below_least(profiled.profile, self.facts)
         note = f"the profile is left out: {why}" if why else "" if profiled is None else profiled.missing
         if note:
             check = self.work.checks[-1]
@@ -443,16 +444,7 @@ class ModelledFullSize(FullSizeStage):
         less = _counted_less(profiled, self.work)
         if less:
             return f"it counted fewer {less} than the kernel needs when checked"
-        return self._below_least(profiled)
-
-    def _below_least(self, profiled: FullSizeResult) -> str:
-        """The reason that a profile cannot be right: right values take at least the compulsory bytes; else empty."""
-        moved = None if profiled.profile is None else profiled.profile.value("dram__bytes.sum")
-        least = self.facts.compulsory_bytes
-        exact = profiled.profile is None or all(kernel.sampled == 1 for kernel in profiled.profile.kernels)
-        if moved is None or moved >= (LEAST_SHARE if exact else LEAST_SHARE_SAMPLED) * least:
-            return ""
-        return f"it counted {moved:.3g} bytes of DRAM traffic, and no kernel can do with less than {least:.3g}"
+        return below_least(profiled.profile, self.facts)
 
     def _refuse_padding(self, instructions: float) -> None:
         """A full size may go unchecked because the task is large, not because the candidate makes it so."""
@@ -474,6 +466,23 @@ class ModelledFullSize(FullSizeStage):
                 "support other sizes, so that values can be checked"
             )
             self.work.fail(Verdict.POLICY, self.size, self.family, message)
+
+
+def below_least(profile: Profile | None, facts: SizeFacts) -> str:
+    """The reason that a profile cannot be right: right values take at least the compulsory bytes, and those of host
+    memory; else empty."""
+    moved = None if profile is None else profile.value("dram__bytes.sum")
+    if profile is None or moved is None:
+        return ""
+    share = LEAST_SHARE if all(kernel.sampled == 1 for kernel in profile.kernels) else LEAST_SHARE_SAMPLED
+    from_host = SECTOR_BYTES * (profile.value(HOST_SECTORS) or 0.0)
+    for nbytes, least, what in (
+        (moved, facts.compulsory_bytes, "DRAM traffic"),
+        (from_host, facts.host_bytes, "host memory"),
+    ):
+        if nbytes < share * least:
+            return f"it counted {nbytes:.3g} bytes of {what}, and no kernel can do with less than {least:.3g}"
+    return ""
 
 
 def _affordable(profiled: FullSizeResult | None) -> bool:

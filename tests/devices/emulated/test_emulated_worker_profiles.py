@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from kernelforge.devices.emulated.profile.sampling import Budget
+from kernelforge.evaluation.stages.full_size import below_least
 from kernelforge.hardware.specs import H100, SPECS
 from kernelforge.profiling.counts import PlanCounts
 from kernelforge.profiling.metrics import build_profile
-from kernelforge.records import Performance, Profile
+from kernelforge.records import Performance, Profile, SizeFacts
 from tests.devices.emulated.emulated_plans import ADD, ADD_PLAN, REGISTERS, Array, facts, randoms, resolve, runner, work
 
 COALESCED_LD = "l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_ld.ratio"
@@ -98,6 +99,53 @@ def test_a_request_for_host_and_device_memory_is_counted_on_both() -> None:
     assert (profiled.value(HOST_SECTORS), profiled.value(HOST_REQUESTS)) == (2, 1)
     assert profiled.value("dram__bytes_read.sum") == 64
     assert profile(source, plan, randoms(32), randoms(32), compulsory=192)[0].value(HOST_SECTORS) is None
+
+
+SIZE_FACTS = SizeFacts(
+    size="full", inputs=(), outputs=(), weights=(), attrs={}, compulsory_bytes=0, host_bytes=4096, flops=0,
+    eager_launches=0,
+)  # fmt: skip
+COPIES = {
+    "a bulk copy": """
+  if (t == 0) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" :: "r"(bar));
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], 4096;" :: "r"(bar));
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], 4096, [%2];"
+                 :: "r"(to), "l"(a), "r"(bar) : "memory");
+  }
+  __syncthreads();
+  asm volatile("{.reg .pred p; L: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], 0; @p bra D; bra L; D:}"
+               :: "r"(bar) : "memory");""",
+    "a prefetch": """
+  if (t == 0) asm volatile("cp.async.bulk.prefetch.L2.global [%0], 4096;" :: "l"(a));
+  data[t] = 0; __syncthreads();""",
+    "copies of 16 bytes": """
+  for (int i = 4 * t; i < 1024; i += 128)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" :: "r"(to + 4 * i), "l"(a + i) : "memory");
+  asm volatile("cp.async.wait_all;" ::: "memory");
+  __syncthreads();""",
+    "the read-only path": """
+  for (int i = t; i < 1024; i += 32) data[i] = __ldg(a + i);
+  __syncthreads();""",
+}
+
+
+@pytest.mark.parametrize("how", COPIES)
+def test_whatever_reads_host_memory_is_counted_on_the_link(how: str) -> None:
+    source = f"""extern "C" __global__ void copied(const float* a, float* out) {{
+  __shared__ alignas(128) float data[1024];
+  __shared__ unsigned long long b;
+  int t = threadIdx.x;
+  unsigned to = (unsigned)__cvta_generic_to_shared(data), bar = (unsigned)__cvta_generic_to_shared(&b);
+  {COPIES[how]}
+  out[t] = data[t];
+}}"""
+    plan = "def forward(a):\n    out = empty((32,))\n    copied[1, 32](a, out)\n    return out\n"
+    profiled, _ = profile(source, plan, randoms(1024), compulsory=4224, mapped=frozenset({0}))
+    assert (profiled.value(HOST_SECTORS), profiled.value(HOST_REQUESTS)) == (128, 32)
+    assert profiled.value("dram__bytes_read.sum") == 0
+    assert below_least(profiled, SIZE_FACTS) == ""
+    assert "host memory" in below_least(profiled, SIZE_FACTS.model_copy(update={"host_bytes": 4352}))
 
 
 def test_sampled_and_whole_counts_agree() -> None:

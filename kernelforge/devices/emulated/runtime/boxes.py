@@ -20,7 +20,7 @@ from kernelforge.devices.emulated.codegen.numba_intrinsics import (
 )
 from kernelforge.devices.emulated.runtime.access import find_allocation, read_element, write_element
 from kernelforge.devices.emulated.runtime.atomics import combine
-from kernelforge.devices.emulated.runtime.cache import l2_read, l2_write
+from kernelforge.devices.emulated.runtime.cache import count_host, is_host, l2_read, l2_write
 from kernelforge.devices.emulated.runtime.faults import record_fault
 from kernelforge.devices.emulated.runtime.warp import half_to_f32
 
@@ -205,18 +205,27 @@ def fill_word(at: int) -> int:
 
 @native
 def count_range(ctx: int, op: int, address: int, size: int, access: int, last: int) -> int:
-    """Count the sectors of adjacent bytes beyond ``last``, which is counted; returns the last sector."""
+    """Count the sectors of adjacent bytes beyond ``last``, which is counted; returns the last sector.
+
+    Bulk copies pass no L1. Of host memory they read each line by one request on the link.
+    """
     first = address >> 5
     end = (address + size - 1) >> 5
     if first == last:
         first += 1
     store_i64(op + lay.OP_TRANSACTIONS, load_i64(op + lay.OP_TRANSACTIONS) + max(end - first + 1, 0))
     if load_i64(ctx + lay.CTX_MODE) & lay.MODE_CACHE:
+        cache = load_i64(ctx + lay.CTX_CACHE)
+        line = last >> 2
         for sector in range(first, end + 1):
+            if is_host(cache, sector):
+                count_host(cache, 1, sector >> 2 != line)
+                line = sector >> 2
+                continue
             if access != lay.STORE:
-                l2_read(load_i64(ctx + lay.CTX_CACHE), sector, False)
+                l2_read(cache, sector, False)
             if access != lay.LOAD:
-                l2_write(load_i64(ctx + lay.CTX_CACHE), sector, lay.COMPLETE_SECTOR)
+                l2_write(cache, sector, lay.COMPLETE_SECTOR)
     return end
 
 

@@ -597,12 +597,20 @@ def is_host(cache: int, sector: int) -> bool:
 
 
 @native
+def count_host(cache: int, sectors: int, requests: int) -> None:
+    """Count sectors that are read over the host link, and requests of them."""
+    host = cache + CACHE_HOST_COUNTERS
+    store_i64(host, load_i64(host) + sectors)
+    store_i64(host + 8, load_i64(host + 8) + requests)
+
+
+@native
 def without_host(cache: int, units: int, count: int, access: int, masks: int, warp: int) -> int:
     """Read the sectors of one request that are of host memory, and take them out of it.
 
     What the L1 lacks of a line is one request on the link. Returns how many sectors are in device memory.
     """
-    counters, host = cache + CACHE_COUNTERS, cache + CACHE_HOST_COUNTERS
+    counters = cache + CACHE_COUNTERS
     rest = 0
     line = -1
     for k in range(count):
@@ -618,10 +626,8 @@ def without_host(cache: int, units: int, count: int, access: int, masks: int, wa
             if l1_read(cache, load_i64(cache + CACHE_L1_TAGS), load_i64(cache + CACHE_L1_SETS), sector):
                 store_i64(counters + 8, load_i64(counters + 8) + 1)
                 continue
-        store_i64(host, load_i64(host) + 1)
-        if sector >> 2 != line:
-            line = sector >> 2
-            store_i64(host + 8, load_i64(host + 8) + 1)
+        count_host(cache, 1, sector >> 2 != line)
+        line = sector >> 2
     if rest == 0:
         epoch = load_i64(cache + CACHE_EPOCHS) + 8 * warp
         store_i64(epoch, load_i64(epoch) + 1)
