@@ -233,7 +233,8 @@ class SizeFacts(Record):
     compulsory_bytes: int = Field(ge=0, lt=2**63)
     """Bytes of device memory that must be read or written at least once: inputs, weights and outputs in use."""
     host_bytes: int = Field(default=0, ge=0, lt=2**63)
-    """Bytes of inputs in host memory that must be read over the host link at least once."""
+    """Bytes of inputs in host memory that must be read over the host link at least once: rows that indices name count
+    once, by the task's draw of seed 0."""
     flops: int = Field(ge=0, lt=2**63)
     """Floating point operations of the reference, a multiply-add as two; 0 without countable ones."""
     eager_launches: int = Field(ge=0, lt=2**63)

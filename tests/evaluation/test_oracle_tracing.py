@@ -93,9 +93,24 @@ def test_what_is_not_read_is_not_compulsory() -> None:
 def test_bytes_of_inputs_in_host_memory_are_counted_apart() -> None:
     task = make_task("a[b] + 1", "torch.randn(100, 4), torch.tensor([3, 99, 3])")
     of_size = facts_at(Reference(task.source, {}), "small", (), (0,), fake=False)
-    assert (of_size.compulsory_bytes, of_size.host_bytes, of_size.moved_bytes) == (3 * 8 + 48, 48, 120)
+    assert (of_size.compulsory_bytes, of_size.host_bytes, of_size.moved_bytes) == (3 * 8 + 48, 32, 104)
     with pytest.raises(TaskError, match="host_inputs names input 2"):
         facts_at(Reference(task.source, {}), "small", (), (2,), fake=False)
+
+
+@pytest.mark.parametrize("fake", [False, True])
+@pytest.mark.parametrize(
+    ("expression", "rows"),
+    [
+        ("torch.index_select(a, 0, b.to(torch.int64)) + 1", 2),
+        ("nn.functional.embedding(b, a)", 2),
+        ("a[b.clamp(min=1)]", 0.25),  # which rows is not known: one element
+        ("a[b] + a.sum()", 100),
+    ],
+)
+def test_rows_of_host_memory_that_repeat_count_once(expression: str, rows: float, fake: bool) -> None:
+    task = make_task(expression, "torch.randn(100, 4), torch.arange(9) % 2 + 3")
+    assert facts_at(Reference(task.source, {}), "small", (), (0,), fake=fake).host_bytes == rows * 16
 
 
 def test_flops_of_matrix_products_and_estimates_of_the_rest() -> None:

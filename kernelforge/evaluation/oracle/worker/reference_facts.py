@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -32,6 +33,14 @@ _PARTIAL_READS = frozenset({
     "as_strided", "split", "split_with_sizes", "chunk", "unbind",
 })  # fmt: skip
 """Operators that may read only a part of their first operand."""
+
+_INDEXED = frozenset({"index_select", "embedding", "gather", "index"})
+"""Those of them that read what indices name."""
+
+_SAME_VALUES = frozenset(
+    {"to", "_to_copy", "clone", "contiguous", "view", "reshape", "flatten", "squeeze", "unsqueeze"}
+)
+"""Operators whose result has all elements of their operand, and no others."""
 
 _OPERATIONS_PER_ELEMENT = {
     "_softmax": 5, "_log_softmax": 5, "native_layer_norm": 8, "native_group_norm": 8, "native_batch_norm": 8,
@@ -89,6 +98,10 @@ _REDUCTIONS = frozenset({
 })  # fmt: skip
 
 
+INDEXED_BYTES = 768 << 20
+"""Inputs that are drawn for the rows of host memory that their indices name; of larger ones one element counts."""
+
+
 @remembered
 def facts_at(
     reference: Reference, size: str, mutates: tuple[int, ...], host_inputs: tuple[int, ...] = (), *, fake: bool
@@ -125,7 +138,11 @@ def size_facts(
     except TaskError:
         graph = None
     facts = _specs(reference, inputs, outputs, size)
-    device, host = _read_bytes(graph, inputs, facts.weights, host_inputs)
+    values = inputs
+    if any(isinstance(value, FakeTensor) for value in inputs):
+        nbytes = sum(spec.nbytes for spec in facts.inputs if isinstance(spec, TensorSpec))
+        values = reference.inputs(0) if host_inputs and nbytes <= INDEXED_BYTES else ()
+    device, host = _read_bytes(graph, inputs, facts.weights, host_inputs, values)
     counts = {
         "compulsory_bytes": device + sum(spec.nbytes for spec in facts.outputs),
         "host_bytes": host,
@@ -177,9 +194,15 @@ def operators_one_by_one() -> Iterator[None]:
 
 
 def _read_bytes(
-    graph: Graph | None, inputs: Sequence[Value], weights: Sequence[Any], host_inputs: Sequence[int]
+    graph: Graph | None,
+    inputs: Sequence[Value],
+    weights: Sequence[Any],
+    host_inputs: Sequence[int],
+    values: Sequence[Value] = (),
 ) -> tuple[int, int]:
     """Bytes of inputs and weights that the graph uses, of device and of host memory; all where there is no graph.
+
+    Rows of host memory that indices name count once, however often they do: by ``values``, the inputs of a draw.
 
     Raises:
         TaskError: an input of ``host_inputs`` is no tensor.
@@ -197,10 +220,45 @@ def _read_bytes(
     for node in graph.nodes:
         if node.kind in ("input", "weight") and node.op in specs:
             spec = specs[node.op]
-            nbytes = _touched(node, users, spec.numel) * spec.dtype.itemsize
-            total += nbytes
-            host += nbytes if node.kind == "input" and node.op in in_host else 0
-    return total - host, host
+            if node.kind == "input" and node.op in in_host:
+                distinct = _Indices(graph, values)
+                host += _touched(node, users, spec.numel, distinct) * spec.dtype.itemsize
+            else:
+                total += _touched(node, users, spec.numel) * spec.dtype.itemsize
+    return total, host
+
+
+class _Indices:
+    """Counts the different rows that operators of a graph read by index, in one draw of the inputs."""
+
+    def __init__(self, graph: Graph, values: Sequence[Value]) -> None:
+        self._nodes = {node.name: node for node in graph.nodes}
+        self._values = values
+
+    def elements(self, packet: str, user: Node, shape: Sequence[int]) -> int:
+        """Elements of a value of ``shape`` that an operator reads; one where its indices are unknown."""
+        dims: list[Any] = list(user.args[1]) if packet == "index" and isinstance(user.args[1], list | tuple) else []
+        if packet == "index_select":
+            dims = [None] * (user.args[1] % len(shape)) + [user.args[2]]
+        elif packet == "embedding":
+            dims = [user.args[1]]
+        named = [position for position, index in enumerate(dims) if index is not None]
+        index = self._value(dims[named[0]]) if len(named) == 1 else None
+        if index is None or index.dtype.is_floating_point or index.dtype is torch.bool:
+            return 1
+        extent = shape[named[0]]
+        return int(torch.unique(index % extent).numel()) * (math.prod(shape) // extent)
+
+    def _value(self, argument: Any) -> torch.Tensor | None:
+        """The input that an index is, where nothing but its type, device or shape was changed."""
+        node = self._nodes.get(argument["ref"]) if isinstance(argument, dict) and "ref" in argument else None
+        while node is not None and node.kind == "op" and node.op.split(".")[1] in _SAME_VALUES:
+            first = node.args[0]
+            node = self._nodes.get(first["ref"]) if isinstance(first, dict) and "ref" in first else None
+        if node is None or node.kind != "input" or int(node.op) >= len(self._values):
+            return None
+        value = self._values[int(node.op)]
+        return value if isinstance(value, torch.Tensor) else None
 
 
 def _users(graph: Graph) -> dict[str, list[Node]]:
@@ -219,8 +277,11 @@ def _users(graph: Graph) -> dict[str, list[Node]]:
     return users
 
 
-def _touched(node: Node, users: dict[str, list[Node]], limit: int) -> int:
-    """Elements of a value that its users read: a slice reads its own extent, a view what is read through it."""
+def _touched(node: Node, users: dict[str, list[Node]], limit: int, indices: _Indices | None = None) -> int:
+    """Elements of a value that its users read: a slice reads its own extent, a view what is read through it.
+
+    Rows that an operator reads by index count as often as they are named, or once with ``indices``.
+    """
     if node.spec is None or node.spec.numel == 0:
         return 0 if node.spec is not None else limit
     read = 0
@@ -228,12 +289,14 @@ def _touched(node: Node, users: dict[str, list[Node]], limit: int) -> int:
         packet = user.op.split(".")[1] if "." in user.op else user.op
         first = user.args[0] if user.args else None
         is_first = isinstance(first, dict) and first.get("ref") == node.name
-        if user.kind == "op" and is_first and packet in _PARTIAL_READS:
+        if user.kind == "op" and is_first and packet in _INDEXED and indices is not None:
+            read += indices.elements(packet, user, node.spec.shape)
+        elif user.kind == "op" and is_first and packet in _PARTIAL_READS:
             # Several results (split, unbind): each getitem is a user of its own.
             parts = users[user.name] if user.spec is None else [user]
             read += sum(part.spec.numel for part in parts if part.spec is not None and users[part.name])
         elif user.kind == "op" and is_first and packet in VIEWS - {"expand", "expand_as"} and user.spec is not None:
-            read += _touched(user, users, limit)
+            read += _touched(user, users, limit, indices)
         else:
             read += math.prod(node.spec.shape)
         if read >= limit:
