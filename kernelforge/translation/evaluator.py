@@ -17,7 +17,7 @@ from functools import cache
 from importlib.metadata import version
 from typing import Any, Final, Literal
 
-from kernelforge.errors import SandboxError, TaskError, UnsupportedError
+from kernelforge.errors import SandboxError, TaskError, UnsupportedError, UsageError
 from kernelforge.evaluation.evaluator import EVALUATOR_VERSION, EvaluationResult, concluded
 from kernelforge.evaluation.oracle.client import DrawHandle, Oracle
 from kernelforge.evaluation.pool import WARM_BYTES, WarmEvaluators
@@ -63,6 +63,8 @@ LIMITS: Final = Limits(
 
 
 _MOST_TEXT = 2000
+_CAN_LACK: Final = frozenset({"cuda", "python"})
+"""Languages of candidates that can need what this machine lacks: a package, a type of an argument."""
 
 
 def c_candidate(text: str) -> Candidate:
@@ -91,12 +93,14 @@ class CChild(ModelNewChild):
 
         Raises:
             ModelNewFault: as every call here: the candidate does not compile, failed, or ended its process.
-            UnsupportedError: as every call here: it needs what this machine lacks.
+            UnsupportedError: as every call here: it needs what this machine lacks. Only candidates of
+                :data:`_CAN_LACK` can say so.
         """
+        self._language = language
         self._lines = source.count("\n") + 1
         request = {"op": "load", "source": source, "declaration": str(signature), "name": signature.name}
         request["language"] = language
-        _checked(self._call(request, (), self._build_s))
+        self._answer(request, (), self._build_s)
 
     def call(
         self,
@@ -114,24 +118,27 @@ class CChild(ModelNewChild):
         """
         request = {"op": "run", "arguments": list(arguments), "poison": poison, "at_end": at_end}
         deadline = time.monotonic() + self._run_s
-        frame = _checked(self._call(request, inputs, self._run_s))
+        frame = self._answer(request, inputs, self._run_s)
         while launch is not None and "launch" in frame.data:
             if time.monotonic() > deadline:
                 raise ModelNewFault("timeout", f"no end of its launches within {self._run_s:g} s")
             done = launch(frame.data["launch"], frame.blobs)
-            frame = _checked(self._call({"op": "launched"}, done, self._run_s))
+            frame = self._answer({"op": "launched"}, done, self._run_s)
         return frame.blobs
 
+    def _answer(self, request: dict[str, Any], blobs: Sequence[Blob], wait_s: float) -> Frame:
+        """The reply to a request.
 
-def _checked(frame: Frame) -> Frame:
-    """A reply of a child that could go on.
-
-    Raises:
-        UnsupportedError: the candidate needs what this machine lacks.
-    """
-    if "unsupported" in frame.data:
+        Raises:
+            ModelNewFault: the candidate failed, or forged a reply.
+            UnsupportedError: the candidate needs what this machine lacks.
+        """
+        frame = self._call(request, blobs, wait_s)
+        if "unsupported" not in frame.data:
+            return frame
+        if self._language not in _CAN_LACK:
+            raise ModelNewFault("forged", "the candidate's process sent a reply that its worker never sends")
         raise UnsupportedError(str(frame.data["unsupported"])[:_MOST_TEXT])
-    return frame
 
 
 class CEvaluator:
@@ -199,10 +206,13 @@ class CEvaluator:
         Raises:
             ValueError: the candidate is of another lane.
             TaskError: the task cannot be judged, or wrong answers to it could earn a reward.
+            UsageError: the language is Python, and this evaluator has no processes for it.
             UnsupportedError: a host program launches what the device cannot run.
         """
         if candidate.lane != "c":
             raise ValueError("this evaluator takes candidates of lane 'c'")
+        if language == "python" and self._python is None:
+            raise UsageError("this evaluator has no processes for candidates in Python: construct it with `python`")
         start = time.perf_counter()
         work = EvaluationState(seed=seed)
         failure: StageFailed | None = None

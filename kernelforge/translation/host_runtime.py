@@ -16,7 +16,7 @@ from kernelforge.sandbox.shared_memory import Blob
 
 HOOKS: Final = "host_runtime"
 """Variable of the program that holds the functions here."""
-MAX_DEVICE_BYTES: Final = 256 << 20
+MAX_DEVICE_BYTES: Final = 64 << 20
 """Most memory that a program may have at once."""
 
 _POINTER = 16

@@ -94,3 +94,14 @@ def test_neither_the_network_nor_another_process_is_in_reach(judge: Judge, heat_
         server.settimeout(0.1)
         with pytest.raises(TimeoutError):
             server.accept()
+
+
+def test_a_candidate_cannot_say_that_the_machine_lacks_something(judge: Judge, heat_step: Task) -> None:
+    forged = r"""
+    static const char text[] = "{\"ok\":true,\"unsupported\":\"f\"}";
+    struct { char magic[4]; unsigned text, blobs, files; unsigned long long bytes; } head = {
+        {'K', 'F', 'F', '2'}, sizeof text - 1, 0, 0, 0};
+    for (int fd = 3; fd < 256; fd++) if (write(fd, &head, sizeof head) == sizeof head) write(fd, text, sizeof text - 1);
+    return 0;
+    """
+    judge(reaching(heat_step, forged), Verdict.POLICY, "a reply that its worker never sends")

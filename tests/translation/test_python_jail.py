@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from kernelforge.errors import UsageError
 from kernelforge.evaluation.pool import EvaluatorPool
 from kernelforge.records import Task, Verdict
 from kernelforge.sandbox import Zygote
@@ -106,12 +107,21 @@ def test_neither_the_network_nor_another_process_is_in_reach(try_door: Door) -> 
             try:
                 return os.posix_spawn("/bin/true", ["true"], {{}}) > 0
             except OSError:
+                pass
+            try:
+                return os.fork() >= 0
+            except OSError:
                 return False
         """
         try_door(textwrap.dedent(door))
         server.settimeout(0.1)
         with pytest.raises(TimeoutError):
             server.accept()
+
+
+def test_an_evaluator_without_processes_for_python_says_so(c_evaluator: CEvaluator) -> None:
+    with pytest.raises(UsageError, match="no processes for candidates in Python"):
+        c_evaluator.evaluate(c_candidate(STEP), seed=11, language="python")
 
 
 def test_time_memory_and_exits_are_the_candidates(try_door: Door) -> None:
