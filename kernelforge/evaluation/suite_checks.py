@@ -62,7 +62,7 @@ def judged_content(task: Task) -> str:
     Tasks of a generated suite that differ at their full size alone have one name.
     """
     sizes = [(size.name, size_source(task, size.name)) for size in task.sizes if size.name != "full"]
-    return content_hash([(name, _program(source)) for name, source in sizes], task.policy.model_dump(mode="json"))
+    return content_hash([(name, _program(source)) for name, source in sizes], task.policy.content())
 
 
 def _program(source: str) -> str:

@@ -141,6 +141,10 @@ class TaskPolicy(Record):
     """Positions of ``forward`` inputs in pinned host memory that is mapped into the device's address space: kernels
     read them over the host link (zero-copy)."""
 
+    def content(self) -> dict[str, Any]:
+        """Fields that digests of a policy are of: all but an empty one that is younger than digests."""
+        return self.model_dump(mode="json", exclude=None if self.host_inputs else {"host_inputs"})
+
     @model_validator(mode="after")
     def _host_inputs_are_only_read(self) -> TaskPolicy:
         if len(set(self.host_inputs)) != len(self.host_inputs) or any(position < 0 for position in self.host_inputs):
@@ -198,9 +202,7 @@ class Task(Record):
         if self.c_language == "c":
             left_out.add("c_language")  # a field that is younger than the digests of such tasks
         content = self.model_dump(mode="json", exclude=left_out)
-        if not self.policy.host_inputs:
-            del content["policy"]["host_inputs"]  # likewise
-        return content_hash(content)
+        return content_hash(content | {"policy": self.policy.content()})
 
     def size(self, name: str) -> Size:
         for size in self.sizes:

@@ -80,6 +80,11 @@ def test_inputs_in_host_memory_are_only_read_and_only_by_kernels(policy: dict[st
         TaskPolicy(**policy)
 
 
+def test_digests_of_policies_without_host_memory_are_those_from_before_it() -> None:
+    assert TaskPolicy().content() == TaskPolicy().model_dump(mode="json", exclude={"host_inputs"})
+    assert TaskPolicy(host_inputs=(1,)).content()["host_inputs"] == [1]
+
+
 def test_an_energy_is_estimated_of_an_emulated_device_alone() -> None:
     energy = EnergyEstimate(parts=())
     emulated = make_profile(Origin.MODELLED, "emulated:h100")

@@ -123,7 +123,7 @@ class SizeChooser(Closing):
         self._warm.close()
 
     def _key(self, task: ExternalTask) -> str:
-        policy = task.policy.model_dump(mode="json")
+        policy = task.policy.content()
         named = {name: dict(constants) for name, constants in task.sizes.items()}
         return content_hash("sizes", VERSION, task.source, policy, sorted(task.fixed), named, self.bounds.key())
 
