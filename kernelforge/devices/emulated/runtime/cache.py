@@ -182,8 +182,8 @@ class CacheModel:
     them side by side: :mod:`kernelforge.devices.emulated.profile.side_by_side` does better.
 
     Host memory that is mapped into the device's address space (:meth:`map_host`) is in no L2, as an engineer of NVIDIA
-    says (forums.developer.nvidia.com/t/switch-off-l1-cache/37274). It is assumed that an L1 holds it as it does device
-    memory.
+    says of compute capability 3.5 (forums.developer.nvidia.com/t/switch-off-l1-cache/37274). Of later GPUs that is an
+    assumption, and so is it that an L1 holds it as it does device memory.
 
     Args:
         l1_bytes: L1 capacity of one CTA.
