@@ -14,6 +14,7 @@ import typer
 
 from kernelforge.cli.support.options import PATTERNS, JsonOption, UnconfinedOption, console
 from kernelforge.errors import UsageError
+from kernelforge.utils.memory import installed_memory_bytes
 
 if TYPE_CHECKING:
     from kernelforge.evaluation.size_search import SizeChoice
@@ -113,8 +114,7 @@ def _operators(names: Sequence[str]) -> tuple[str, ...]:
 
 def most_jobs(memory_bytes: int) -> int:
     """One per core, as long as all together cannot fill the memory: a hostile reference uses all it may."""
-    installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return max(1, min(len(os.sched_getaffinity(0)), installed // memory_bytes))
+    return max(1, min(len(os.sched_getaffinity(0)), installed_memory_bytes() // memory_bytes))
 
 
 def _select(loaded: Loaded, level: int | None, patterns: Sequence[str], limit: int | None) -> Loaded:

@@ -148,6 +148,11 @@ class RunRequest:
         """Bytes of the plan's buffers in device memory."""
         return sum(buffer.nbytes for buffer in self.plan.buffers if buffer.id not in self.mapped)
 
+    @property
+    def host_bytes(self) -> int:
+        """Bytes of the plan's buffers in pinned host memory."""
+        return sum(buffer.nbytes for buffer in self.plan.buffers if buffer.id in self.mapped)
+
 
 @dataclass(frozen=True)
 class TuningTime:

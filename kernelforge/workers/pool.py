@@ -15,6 +15,7 @@ from kernelforge.devices.remote.address import HostAddress, is_remote, parse_add
 from kernelforge.errors import KernelForgeError, UsageError
 from kernelforge.evaluation.stages.full_size_measured import check_measure
 from kernelforge.records import Fingerprint, MeasureSettings, Task
+from kernelforge.utils.memory import installed_memory_bytes
 from kernelforge.workers.base import (
     Engine,
     EvaluationOrder,
@@ -295,7 +296,7 @@ class LocalEngine(WorkerPoolEngine):
         self.oracles: OracleHostProcess | None = None
         """What the workers share; None on other machines, where each has its own."""
         if not remote:
-            host_bytes, slot_bytes = kept_memory(_memory_bytes(), slot_count, on_gpu=on_gpu)
+            host_bytes, slot_bytes = kept_memory(installed_memory_bytes(), slot_count, on_gpu=on_gpu)
             self.oracles = OracleHostProcess(
                 resolved_address(oracle_address()),
                 allow_unconfined=self._settings.allow_unconfined,
@@ -382,8 +383,3 @@ def kept_memory(machine_bytes: int, slots: int, *, on_gpu: bool) -> tuple[int, i
     """
     share = machine_bytes // 3
     return (share // 2, share // 2 // max(slots, 1)) if on_gpu else (share, share // max(slots, 1))
-
-
-def _memory_bytes() -> int:
-    """Memory of this machine."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -11,7 +11,7 @@ import pytest
 from kernelforge.errors import BaselineError, ChildDied, ChildTimeout, SandboxError, TaskError, UsageError
 from kernelforge.evaluation.oracle.client import Oracle
 from kernelforge.evaluation.oracle.remote_baseline import RemoteBaseline
-from kernelforge.evaluation.timing import SamplePlan
+from kernelforge.evaluation.timing import SamplePlan, candidate_timer
 from kernelforge.evaluation.timing.candidate_timer import MOST_LOST, CandidateTimer, _Baseline, _OracleRestarted
 from kernelforge.records import DType, MeasureSettings, TaskPolicy, TensorSpec
 from kernelforge.sandbox import Zygote
@@ -365,13 +365,18 @@ def test_a_candidate_is_timed_without_baselines_when_they_end_the_oracle_again_a
     assert "ended the oracle's process again and again" in tried[-1]
 
 
-def test_an_input_in_host_memory_is_no_part_of_a_set() -> None:
+def test_an_input_in_host_memory_is_no_part_of_a_set(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = TensorSpec.contiguous((8, 16), DType.FLOAT32)
     facts = sum_facts(1).model_copy(update={"inputs": (rows, rows), "outputs": (rows,)})
 
-    def set_bytes(*host_inputs: int) -> int:
+    def timer(*host_inputs: int) -> CandidateTimer:
         task = make_task("a + b", "torch.randn(8, 16), torch.randn(8, 16)", policy=TaskPolicy(host_inputs=host_inputs))
-        fields: dict[str, Any] = {"device": None, "oracle": SimpleNamespace(task=task), "request": None}
-        return CandidateTimer(facts=facts, settings=MeasureSettings(), seed=1, **fields).set_bytes
+        device = SimpleNamespace(l2_bytes=1 << 14, memory_bytes=1 << 30)
+        fields: dict[str, Any] = {"device": device, "oracle": SimpleNamespace(task=task), "request": None}
+        return CandidateTimer(facts=facts, settings=MeasureSettings(), seed=1, **fields)
 
-    assert (set_bytes(), set_bytes(0)) == (3 * 512, 2 * 512)
+    assert (timer().set_bytes, timer(0).set_bytes) == (3 * 512, 2 * 512)
+    assert (timer().shape.sets, timer(0).shape.sets) == (22, 33)
+    # Nor may all of them together take more of the machine's memory than a part.
+    monkeypatch.setattr(candidate_timer, "installed_memory_bytes", lambda: 8 * 512 * 3)
+    assert (timer().shape.sets, timer(0).shape.sets, timer(0).shape.flush_each) == (22, 3, True)

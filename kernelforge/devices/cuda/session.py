@@ -29,6 +29,7 @@ from kernelforge.records import Performance, Profile, SizeFacts
 from kernelforge.sandbox import Child, Frame
 from kernelforge.sandbox.shared_memory import Blob
 from kernelforge.utils.closing import Closing
+from kernelforge.utils.memory import installed_memory_bytes
 
 COPY_BYTES_PER_S = 200e6
 """Lowest rate at which tensors move between parent and GPU; deadlines allow for it."""
@@ -274,7 +275,12 @@ class CudaSession(Closing):
         self._has_torch = True
 
     def _check_memory(self, requests: Sequence[RunRequest], more_bytes: int = 0) -> None:
-        """Raise :class:`RunFailed` if a plan takes more memory than it may, or all sets more than the device has."""
+        """Compare what a plan and its sets take with the memory that there is.
+
+        Raises:
+            RunFailed: the plan takes more of the device than it may, or all sets more than the device has.
+            SandboxError: the inputs in pinned memory, which no plan chooses, are more than this machine has.
+        """
         request, available = requests[0], self._target.memory_bytes
         needed = request.device_bytes
         allowed = available if request.memory_bytes is None else min(request.memory_bytes, available)
@@ -284,6 +290,11 @@ class CudaSession(Closing):
         if len(requests) * needed + more_bytes > available:
             text = f"{len(requests)} sets of {needed} bytes and {more_bytes} more exceed the {available} of the device"
             raise RunFailed(RunFailure("memory", text))
+        pinned, installed = len(requests) * request.host_bytes, installed_memory_bytes()
+        if pinned > installed:
+            raise SandboxError(
+                f"the task's inputs take {pinned} bytes of pinned host memory, the machine has {installed}"
+            )
 
     def _require_unarmed(self) -> None:
         if self._timed is not None:

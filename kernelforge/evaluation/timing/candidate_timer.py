@@ -42,9 +42,14 @@ from kernelforge.records import (
     content_hash,
 )
 from kernelforge.sandbox.shared_memory import Blob
+from kernelforge.utils.memory import installed_memory_bytes
 
 MEMORY_SHARE = 0.25
 """Part of the device's memory that the sets of one side may take: candidate and reference each hold theirs."""
+
+HOST_MEMORY_SHARE = 0.125
+"""Part of the machine's memory that inputs in pinned host memory of one side's sets may take; each has a pageable copy
+too, and other slots have theirs."""
 
 UNPROFILED = "unprofiled"
 """What stands for the bound of a measured time that no profile explains."""
@@ -171,6 +176,9 @@ class CandidateTimer:
         if self.published:
             return SamplePlan(sets=1, flush_bytes=0)
         limit = MAX_SETS if self.settings.qps is None else 1
+        host_bytes = tensor_bytes(self.facts) - self.set_bytes
+        if host_bytes:
+            limit = min(limit, max(1, int(HOST_MEMORY_SHARE * installed_memory_bytes()) // host_bytes))
         return plan_sets(
             self.set_bytes, self.device.l2_bytes, int(MEMORY_SHARE * self.device.memory_bytes), limit=limit
         )

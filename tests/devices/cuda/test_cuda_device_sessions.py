@@ -49,7 +49,9 @@ def test_a_build_runs_in_a_confined_child(compiler: Compiler, device: SoftwareDe
         assert "limits" in session._child.layers
 
 
-def test_an_input_in_host_memory_takes_none_of_the_device(compiler: Compiler, device: SoftwareDevice) -> None:
+def test_an_input_in_host_memory_takes_none_of_the_device(
+    compiler: Compiler, device: SoftwareDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
     a, b = randoms(5000), randoms(5000, seed=1)
     plan = resolve(ADD_PLAN, [a, b])
     two_thirds = replace(request(plan, a, b), memory_bytes=40_000)
@@ -60,6 +62,10 @@ def test_an_input_in_host_memory_takes_none_of_the_device(compiler: Compiler, de
         with session.arm([replace(two_thirds, mapped=frozenset({0}))] * 2) as timed:
             timed.run(1)
             np.testing.assert_array_equal(floats(timed.outputs()[1][0]), a + b)
+        monkeypatch.setattr("kernelforge.devices.cuda.session.installed_memory_bytes", lambda: 30_000)
+        assert not session.run(replace(two_thirds, mapped=frozenset({0}))).faults
+        with pytest.raises(SandboxError, match="40000 bytes of pinned host memory, the machine has 30000"):
+            session.arm([replace(two_thirds, mapped=frozenset({0}))] * 2)
 
 
 @pytest.mark.parametrize(

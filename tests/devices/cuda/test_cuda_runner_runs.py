@@ -115,6 +115,17 @@ def test_an_input_of_the_host_is_mapped_guarded_and_freed(compiler: Compiler) ->
         assert re.search(message, written.faults[0].message)
 
 
+def test_a_host_without_memory_to_pin_is_no_fault_of_the_plan(
+    compiler: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(driver: SoftwareDriver, nbytes: int) -> int:
+        raise DriverError("CUDA_ERROR_OUT_OF_MEMORY", f"allocating {nbytes} bytes of pinned host memory")
+
+    monkeypatch.setattr(SoftwareDriver, "allocate_host", refuse)
+    with pytest.raises(DriverError, match="PINNED_MEMORY while 'b' was put into host memory: CUDA_ERROR_OUT_OF"):
+        run(compiler, ADD, ADD_PLAN, randoms(300), randoms(300), mapped=frozenset({1}))
+
+
 def test_a_write_to_an_input_is_found(compiler: Compiler) -> None:
     ran = run(compiler, plans.COPY, plans.SPOIL_PLAN, randoms(8))
     assert ran.faults[0].kind == "sanitizer"

@@ -10,7 +10,7 @@ import numpy as np
 
 from kernelforge.candidate.resolved import Buffer, ResolvedPlan
 from kernelforge.devices.base import RunFailure
-from kernelforge.devices.cuda.worker.driver import Driver, Pointer
+from kernelforge.devices.cuda.worker.driver import Driver, DriverError, Pointer
 from kernelforge.sandbox.shared_memory import Blob, same_bytes
 
 GUARD_BYTES = 16 << 10
@@ -42,7 +42,7 @@ class Tensors:
     Each guard has its own random bytes, so that neither a constant nor data of another buffer matches them.
 
     Raises:
-        DriverError: they do not fit.
+        DriverError: they do not fit; of code ``PINNED_MEMORY``, which no plan causes, where it is the host's memory.
     """
 
     def __init__(
@@ -59,7 +59,12 @@ class Tensors:
         try:
             for buffer in plan.buffers:
                 allocate = driver.allocate_host if buffer.id in mapped else driver.allocate
-                base = allocate(buffer.nbytes + 2 * GUARD_BYTES)
+                try:
+                    base = allocate(buffer.nbytes + 2 * GUARD_BYTES)
+                except DriverError as error:
+                    if buffer.id not in mapped or error.sticky:
+                        raise
+                    raise DriverError("PINNED_MEMORY", f"{buffer.label!r} was put into host memory: {error}") from error
                 guarded = _GuardedBuffer(buffer, base, os.urandom(GUARD_BYTES), os.urandom(GUARD_BYTES))
                 self._buffers[buffer.id] = guarded
                 driver.write(guarded.base, guarded.before)
