@@ -256,6 +256,8 @@ class StudyJudge(Closing):
             return Judgement(used, "not judged", reason=f"it cannot be run here: {error}")
         except ValidationError as error:
             return Judgement(used, "not judged", reason=f"it is no candidate: {first_fault(error)}")
+        except RecursionError:
+            return Judgement(used, "not judged", reason="it is nested too deeply to be read")
 
     def _evaluations(
         self, runner: Runner, kernel: StudyKernel, code: str, label: str

@@ -21,8 +21,8 @@ _BLOCKS: Final = {1: (256,), 2: (16, 16), 3: (8, 8, 4)}
 """Threads of a block by the number of dimensions that a kernel uses, where it names no constant for it."""
 _BLOCK_NAME: Final = r"(?:BLOCK|TILE|THREADS)\w*|BS|TS"
 _BLOCK_CONSTANT: Final = re.compile(
-    rf"^[ \t]*#[ \t]*define[ \t]+(?P<macro>{_BLOCK_NAME})[ \t]+(?P<value>\d+)"
-    rf"|\b(?:const|constexpr)\b[\w \t]{{0,80}}\b(?P<name>{_BLOCK_NAME})[ \t]*=[ \t]*(?P<number>\d+)",
+    rf"^[ \t]*#[ \t]*define[ \t]+(?P<macro>{_BLOCK_NAME})[ \t]+(?P<value>\d{{1,9}})(?!\d)"
+    rf"|\b(?:const|constexpr)\b[\w \t]{{0,80}}\b(?P<name>{_BLOCK_NAME})[ \t]*=[ \t]*(?P<number>\d{{1,9}})(?!\d)",
     re.MULTILINE,
 )
 _BOUNDS: Final = re.compile(r"__launch_bounds__\s*\([^)]*\)")

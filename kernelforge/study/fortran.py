@@ -18,7 +18,7 @@ _MODULE: Final = "study_suggestion"
 _LITERAL: Final = re.compile(r"'[^'\n]*'|\"[^\"\n]*\"")
 _BLOCK: Final = r"[ \t]*(?:(?:pure|elemental|recursive|impure)[ \t]+)*"
 _SUBROUTINE: Final = re.compile(rf"^{_BLOCK}subroutine[ \t]+(\w+)[ \t]*\(([^()]*)\)", re.MULTILINE)
-_FUNCTION: Final = re.compile(rf"^{_BLOCK}(?:[\w*]+(?:\([^()\n]*\))?[ \t]+)*function[ \t]+(\w+)[ \t]*\(", re.MULTILINE)
+_FUNCTION: Final = re.compile(r"^[ \t]*(?:[\w*]+(?:\([^()\n]*\))?[ \t]+)*function[ \t]+(\w+)[ \t]*\(", re.MULTILINE)
 _END: Final = re.compile(r"^[ \t]*end[ \t]*(?:subroutine\b.*)?$", re.MULTILINE)
 _DECLARATION: Final = re.compile(
     r"^[ \t]*(integer|real|double[ \t]*precision|logical|character|complex|type)[ \t]*"
@@ -29,6 +29,8 @@ _DIMENSION: Final = re.compile(r"\bdimension[ \t]*(\((?:[^()]|\([^()]*\))*\))")
 _DOUBLE_KINDS: Final = r"8|real64|c_double|kind\((?:1|0)\.?0?d0?\)|selected_real_kind\((?:p=)?1[2-9].*\)"
 _SINGLE_KINDS: Final = r"4|real32|c_float|kind\((?:1|0)\.?0?(?:e0)?\)|selected_real_kind\((?:p=)?6.*\)"
 _LONG_KINDS: Final = r"8|int64|c_long|c_long_long|c_size_t|selected_int_kind\(1[0-8]\)"
+
+_MOST_PARAMETERS: Final = 64
 
 
 class _Detail(NamedTuple):
@@ -81,6 +83,8 @@ def read_procedure(code: str, names: re.Pattern[str]) -> Procedure:
     end = _END.search(text, match.end())
     body = text[match.end() : end.start() if end else len(text)]
     order = [name.strip() for name in match[2].split(",") if name.strip()]
+    if len(order) > _MOST_PARAMETERS:
+        raise Underivable(f"`{match[1]}` has more than {_MOST_PARAMETERS} parameters")
     parameters, details = [], []
     for name in order:
         parameter, detail = _parameter(name, body, text, match[1])
@@ -97,7 +101,7 @@ def read_procedure(code: str, names: re.Pattern[str]) -> Procedure:
     if module is None and shaped:
         source = f"module {_MODULE}\ncontains\n{source}\nend module {_MODULE}\n"
     name = _MODULE if module is None and shaped else module[1] if module else ""
-    return Procedure(Function(match[1], tuple(parameters), real, False), tuple(details), name, source)
+    return Procedure(Function(match[1], tuple(parameters), real, False, by_columns=True), tuple(details), name, source)
 
 
 def fortran_forms(procedure: Procedure, forms: list[Form]) -> list[Form]:
@@ -239,7 +243,7 @@ def _parameter(name: str, body: str, text: str, procedure: str) -> tuple[Paramet
         detail = _Detail(size, any(":" in bound for bound in bounds), only_written)
         if kind == "int":
             return Parameter(name, "index" if bounds else "int", None, const), detail
-        of: Kind = "shaped" if detail.shaped else "array" if bounds else "real"
+        of: Kind = "shaped" if detail.shaped else "columns" if len(bounds) > 1 else "array" if bounds else "real"
         return Parameter(name, of, "double" if size == 8 else "float", const), detail
     raise Underivable(f"the parameter `{name}` of `{procedure}` has no known role")
 
@@ -247,7 +251,11 @@ def _parameter(name: str, body: str, text: str, procedure: str) -> tuple[Paramet
 def _type(word: str, kind: str, text: str) -> tuple[Literal["int", "real"] | None, int]:
     """Whether a type is an integer or a real number, and its bytes; None for any other."""
     named = re.sub(r"[ \t]|[*()]|kind=", "", kind) if "kind(" not in kind else kind.strip()[1:-1].replace("kind=", "")
-    constant = re.search(rf"\b{re.escape(named)}[ \t]*=[ \t]*([^\n,]+)", text) if named.isidentifier() else None
+    constant = (
+        re.search(rf"\b{re.escape(named)}[ \t]*=[ \t]*((?:\([^()\n]*\)|[^\n,()])+)", text)
+        if named.isidentifier()
+        else None
+    )
     value = re.sub(r"\s", "", constant[1] if constant else named)
     if word == "integer":
         return "int", 8 if re.fullmatch(_LONG_KINDS, value) else 4

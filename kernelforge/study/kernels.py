@@ -250,6 +250,12 @@ def _scaled(count: int, product: str) -> list[tuple[str, str, bool]]:
     return [("{}", product, False), ("{} + y", f"{product} + y", True)]
 
 
+def _layouts(function: Function, roles: dict[str, str], matrices: Sequence[str]) -> tuple[bool, ...]:
+    """Whether the matrices lie by columns. Flat arrays may lie either way; the others as their language has them."""
+    kinds = {item.kind for item in function.parameters if roles.get(item.name) in matrices}
+    return (False, True) if kinds <= {"array", "vector"} else (function.by_columns,)
+
+
 def _gemv(function: Function) -> list[Form]:
     _only(function)
     arrays = _written_last(function.arrays)
@@ -263,7 +269,7 @@ def _gemv(function: Function) -> list[Form]:
     forms = []
     for sizes in _dimensions(function, names, (("rows", "cols"),)):
         square = "square" in sizes.values()
-        for by_columns in (False, True):
+        for by_columns in _layouts(function, roles, ("a",)):
             first, second = ("cols", "rows") if by_columns else ("rows", "cols")
             for text, formula, adds in _scaled(count, "torch.mv(a.t(), x)" if by_columns else "torch.mv(a, x)"):
                 rows, cols = ("a.shape[1]", "a.shape[0]") if by_columns else ("a.shape[0]", "a.shape[1]")
@@ -316,7 +322,7 @@ def _gemm(function: Function) -> list[Form]:
     forms = []
     for sizes in _dimensions(function, names, (("m", "n", "k"), ("m", "k", "n"))):
         square = "square" in sizes.values()
-        for by_columns in (False, True):
+        for by_columns in _layouts(function, roles, ("a", "b", "out")):
             product = "torch.matmul(b, a)" if by_columns else "torch.matmul(a, b)"
             for text, formula, adds in _scaled(count, product):
                 order = {"a": ("k", "m"), "b": ("n", "k"), "out": ("n", "m")}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shutil
+import tokenize
+from io import StringIO
 from typing import Final, Literal, NamedTuple
 
 from kernelforge.compile.triton_build import installed_triton
@@ -113,11 +115,12 @@ _CUDA_NAME: Final = re.compile(r"\bcuda[A-Z_]\w*|<cuda|\bcu(?:blas|sparse|rand|f
 _STRING: Final = r"\"\"\"[\s\S]*?\"\"\"|'''[\s\S]*?'''|\"[^\"\n]*\"|'[^'\n]*'"
 _FORTRAN_COMMENT: Final = re.compile(rf"({_STRING})|!(?!\$)[^\n]*")
 _PYTHON_COMMENT: Final = re.compile(rf"({_STRING})|#[^\n]*")
+_PYTHON_MARKS: Final = {tokenize.NEWLINE: "\n", tokenize.INDENT: "{", tokenize.DEDENT: "}"}
 _PYTHON: Final = frozenset({"triton", "pycuda", "cupy", "numba", "numpy", "python"})
 
 
 def plain_code(code: str, model: str | None) -> str:
-    """A code without comments and spacing.
+    """A code without comments and spacing, but for the indentation of Python.
 
     Args:
         code: of a suggestion.
@@ -126,10 +129,23 @@ def plain_code(code: str, model: str | None) -> str:
     if model is not None and model.startswith("fortran"):
         text = _FORTRAN_COMMENT.sub(r"\1", code)
     elif model in _PYTHON:
-        text = _PYTHON_COMMENT.sub(r"\1", code)
+        return _python_tokens(code)
     else:
         text = uncommented(code)
     return "".join(text.split())
+
+
+def _python_tokens(code: str) -> str:
+    """The tokens of a Python code, with marks where lines end and blocks begin and end; its lines, where it is none."""
+    tokens: list[str] = []
+    try:
+        for token in tokenize.generate_tokens(StringIO(code).readline):
+            if token.type not in (tokenize.COMMENT, tokenize.NL):
+                tokens.append(_PYTHON_MARKS.get(token.type, token.string))
+    except (tokenize.TokenError, SyntaxError):
+        lines = (line.rstrip() for line in _PYTHON_COMMENT.sub(r"\1", code).split("\n"))
+        return "\n".join(filter(None, lines))
+    return " ".join(tokens)
 
 
 def is_of_model(code: str, used: str, requested: str) -> bool:

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from kernelforge.records import Candidate
 from kernelforge.study.kernels import Form, StudyKernel
-from kernelforge.study.signatures import Function, Kind, Parameter, Underivable
+from kernelforge.study.signatures import Function, Kind, Parameter, Real, Underivable
 from kernelforge.translation.evaluator import c_candidate
 
 _RESULT: Final = "out"
@@ -21,10 +21,10 @@ _REALS: Final = r"alpha|beta|\w*tol\w*|\w*eps\w*|thresh\w*"
 _SCALE: Final = r"a|s|da|scalar|c"
 """Names of AXPY's scalar; in other kernels ``a`` is the matrix."""
 _INTEGERS: Final = (
-    r"[mnk]|n[xyz]|\w*nnz|n_?(?:rows?|cols?)|num_?(?:rows?|cols?)|rows?|cols?|ld[abc]|size|"
+    r"[mnk]|n[xyz]|\w*nnz|n_?(?:rows?|cols?)|num_?(?:rows?|cols?)|rows?|cols?|ld[abc]|inc_?[xy]|size|"
     r"\w*(?:iter|step|sweep)\w*|max_?it"
 )
-_INDICES: Final = r"\w*(?:ptr|indices|offset|idx|ind)\w*|[ij]a|col(?:umn)?s|rows?_?start\w*"
+_INDICES: Final = r"\w*(?:ptr|pointer|indices|offset|idx|ind)\w*|[ij]a|col(?:umn)?s|rows?_?start\w*"
 _KERNEL_TEXTS: Final = frozenset({"RawKernel", "RawModule", "SourceModule"})
 
 
@@ -90,15 +90,17 @@ def python_function(code: str, kernel: StudyKernel) -> tuple[PythonFunction, lis
     node = (named or functions)[-1]
     if any("cuda" in ast.unparse(decorator) for decorator in node.decorator_list):
         raise Underivable("its kernel is one of numba.cuda, which no Python here drives")
-    required = node.args.args[: len(node.args.args) - len(node.args.defaults)]
+    positional = [*node.args.posonlyargs, *node.args.args]
+    required = positional[: len(positional) - len(node.args.defaults)]
     if node.args.vararg or [item for item in node.args.kw_defaults if item is None]:
         raise Underivable(f"`{node.name}` takes more than its positional parameters")
-    parameters = tuple(_parameter(item, kernel.name) for item in required)
-    function = Function(node.name, parameters, "double", False)
+    real = _real_of(node)
+    parameters = tuple(_parameter(item, kernel.name, real) for item in required)
+    function = Function(node.name, parameters, real, False)
     try:
         return PythonFunction(function, False), kernel.forms(function)
     except Underivable as error:
-        result = Parameter(_RESULT, "shaped", "double", False)
+        result = Parameter(_RESULT, "shaped", real, False)
         longer = function._replace(parameters=(*parameters, result))
         try:
             return PythonFunction(longer, True), kernel.forms(longer)
@@ -109,19 +111,20 @@ def python_function(code: str, kernel: StudyKernel) -> tuple[PythonFunction, lis
 def python_entry(code: str, call: PythonFunction, form: Form) -> Candidate:
     """A candidate of lane ``c``, in Python, that calls a function for a form.
 
-    What the function returns is the result, if it returns an array; else what it wrote.
+    What the function returns is the result, if it has dimensions; else what it wrote.
     """
     numbers = [name for name, _ in form.extents]
     arrays = [name for name, _ in form.inputs]
     lines = [f"def {form.name}({', '.join([*numbers, *form.scalars, *arrays, 'out'])}):", "import numpy as study_numpy"]
     result = "x" if form.solver else "out"
+    dtype = "study_numpy.float64" if form.real == "double" else "study_numpy.float32"
     if form.solver:
         lines += [
-            "s = s.astype(study_numpy.float64)",
+            f"s = s.astype({dtype})",
             "study_shift = 1 + s @ s",
-            "a = study_numpy.outer(s, s) + study_shift * study_numpy.eye(n)",
-            "b = t.astype(study_numpy.float64)",
-            "x = study_numpy.zeros(n)",
+            "a = study_numpy.outer(s, s) + study_shift * study_numpy.eye(n, dtype=s.dtype)",
+            f"b = t.astype({dtype})",
+            f"x = study_numpy.zeros(n, {dtype})",
         ]
     else:
         lines += [f"{name} = {name}.reshape({', '.join(form.lengths[name])},)" for name in (*arrays, "out")]
@@ -133,7 +136,7 @@ def python_entry(code: str, call: PythonFunction, form: Form) -> Candidate:
         f"study_result = {call.function.name}({arguments})",
         "if isinstance(study_result, tuple):",
         "    study_result = study_result[0]",
-        "if study_result is None:",
+        "if study_numpy.ndim(study_result) == 0:",
         f"    study_result = {result}",
         f"out[...] = study_numpy.asarray(study_result).reshape({result}.shape)",
     ]
@@ -154,7 +157,14 @@ def parsed(code: str) -> ast.Module:
         raise Underivable(f"it cannot be read: {error}") from error
 
 
-def _parameter(item: ast.arg, kernel: str) -> Parameter:
+def _real_of(node: ast.FunctionDef) -> Real:
+    """Type of a function's arrays: float64, but where the signatures in its decorators name float32 alone."""
+    signatures = " ".join(ast.unparse(item) for item in node.decorator_list)
+    single = re.search(r"\b(?:float32|f4)\b", signatures) and not re.search(r"\b(?:float64|f8|double)\b", signatures)
+    return "float" if single else "double"
+
+
+def _parameter(item: ast.arg, kernel: str, real: Real) -> Parameter:
     annotation = ast.unparse(item.annotation) if item.annotation else ""
     name = item.arg.lower()
     kind: Kind = "shaped"
@@ -164,4 +174,4 @@ def _parameter(item: ast.arg, kernel: str) -> Parameter:
         kind = "index"
     elif annotation == "int" or re.fullmatch(_INTEGERS, name):
         kind = "int"
-    return Parameter(item.arg, kind, None if kind in ("index", "int") else "double", False)
+    return Parameter(item.arg, kind, None if kind in ("index", "int") else real, False)

@@ -10,9 +10,9 @@ from kernelforge.modelnew.convert.cpp_units import HostFunction, Unit, read_unit
 from kernelforge.modelnew.convert.cpp_units import Parameter as Declared
 
 Real = Literal["float", "double"]
-Kind = Literal["array", "shaped", "rows", "vector", "matrix", "index", "int", "real"]
-"""``shaped``: an array that carries its extents. ``rows``: an array of pointers to rows. ``matrix``: a vector of
-vectors. ``index``: an array of integers."""
+Kind = Literal["array", "shaped", "columns", "rows", "vector", "matrix", "index", "int", "real"]
+"""``shaped``: an array that carries its extents. ``columns``: one of several dimensions, by columns. ``rows``: an array
+of pointers to rows. ``matrix``: a vector of vectors. ``index``: an array of integers."""
 
 _QUALIFIERS: Final = frozenset(
     {"const", "restrict", "__restrict__", "__restrict", "volatile", "*", "&", "[", "static", "register", "struct"}
@@ -44,7 +44,7 @@ class Parameter(NamedTuple):
 
     @property
     def is_real_array(self) -> bool:
-        return self.kind in ("array", "shaped", "rows", "vector", "matrix")
+        return self.kind in ("array", "shaped", "columns", "rows", "vector", "matrix")
 
 
 class Function(NamedTuple):
@@ -55,6 +55,8 @@ class Function(NamedTuple):
     real: Real
     """Type of its arrays."""
     template: bool
+    by_columns: bool = False
+    """Whether its language keeps matrices by columns, where they are no flat pointers."""
 
     def of_kind(self, *kinds: Kind) -> tuple[Parameter, ...]:
         """Parameters of these kinds, in order."""

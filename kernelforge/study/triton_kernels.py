@@ -25,7 +25,7 @@ def study_copy(study_from, study_to, n, BLOCK: tl.constexpr):
 """
 _REALS: Final = r"alpha|beta"
 _INTEGERS: Final = r"[mnk]|n[xyz]|nnz|n_?\w+|num_?\w+|\w*numel|\w*(?:rows?|cols?)|\w*size|ld[abc]|dim\w*"
-_INDICES: Final = r"row_?ptrs?|indptr|crow\w*|row_?(?:start|off)\w*|col\w*|indices|\w*idx"
+_INDICES: Final = r"row_?ptrs?|row_?pointers|indptr|crow\w*|row_?(?:start|off)\w*|col\w*|indices|\w*idx"
 _STRIDE: Final = r"stride_?([abcxy])?_?(\w)?|([abcxy])_?(?:(?:row|col)_)?stride_?(\w)?"
 _DIMENSIONS: Final = {"a": "mk", "b": "kn", "out": "mn"}
 """Letters of the dimensions of a product's matrices."""

@@ -124,6 +124,17 @@ def test_a_block_that_is_too_large_is_not_launched() -> None:
         cuda_entry(text, function, forms[0])
 
 
+def test_a_constant_with_thousands_of_digits_is_no_block() -> None:
+    text, function, forms = device("gemm", GEMM.replace("TILE 8", f"TILE {'9' * 5000}").replace("// blockIdx.z", "//"))
+    assert "(16, 16)](" in cuda_entry(text, function, forms[0]).plan
+
+
+def test_the_transpose_of_rows_is_no_form() -> None:
+    for types in (("double **", "double *"), ("std::vector<std::vector<double>> &", "std::vector<double> &")):
+        declaration = f"void gemv({types[0]}A, {types[1]}x, {types[1]}y, int m, int n)"
+        assert [form.text for form in host("gemv", declaration)[1]] == ["A x, A by rows", "A x + y, A by rows"]
+
+
 def test_vectors_are_made_of_arrays() -> None:
     code = "void axpy(double a, const std::vector<double>& x, std::vector<double>& y) {}"
     function = entry_function(code, KERNELS["axpy"].names)

@@ -10,7 +10,7 @@ import pytest
 from kernelforge.errors import UsageError
 from kernelforge.records import Verdict
 from kernelforge.study.codex import StudyJudge, require_tools
-from kernelforge.study.fortran import read_procedure
+from kernelforge.study.fortran import fortran_forms, read_procedure
 from kernelforge.study.kernels import KERNELS
 from kernelforge.study.signatures import Underivable
 
@@ -131,9 +131,24 @@ def test_parameters_are_read(code: str, kinds: list[str]) -> None:
     assert function.real == ("float" if "kind=4" in code else "double")
 
 
+@pytest.mark.parametrize("shapes", ["", "(:,:) (:) (:)", "(n,n) (n) (n)"])
+def test_matrices_with_a_shape_lie_by_columns(shapes: str) -> None:
+    a, x, y = shapes.split() or ("(*)", "(n)", "(n)")
+    head = "integer, parameter :: dp = selected_real_kind(15, 307)\ninteger :: n"
+    procedure = read_procedure(
+        f"subroutine gemv(n, a, x, y)\n{head}\nreal(dp) :: a{a}, x{x}, y{y}\nend subroutine", KERNELS["gemv"].names
+    )
+    texts = [form.text for form in fortran_forms(procedure, KERNELS["gemv"].forms(procedure.function))]
+    by_rows = [] if shapes else ["A x, A by rows", "A x + y, A by rows"]
+    assert texts == [*by_rows, "A x, A by columns", "A x + y, A by columns"]
+    assert procedure.function.real == "double"
+
+
 @pytest.mark.parametrize(
     ("code", "words"),
     [
+        (subroutine(", ".join(f"x{at}" for at in range(65)), ""), "more than 64 parameters"),
+        ("pure " * 40_000, "no subroutine"),
         ("program p\nend program p", "no subroutine"),
         ("real function axpy(a, x)\nend function", "functions return their results"),
         (subroutine("x", "real :: x(0:5)"), "lower bounds of its own"),

@@ -6,7 +6,7 @@ import pytest
 
 from kernelforge.errors import UsageError
 from kernelforge.study.codex import study_prompts
-from kernelforge.study.programming_models import ASKABLE, MODELS, is_of_model, programming_model
+from kernelforge.study.programming_models import ASKABLE, MODELS, is_of_model, plain_code, programming_model
 
 LOOP = "void f(int n, double *y) {\n{}    for (int i = 0; i < n; i++) y[i] = 0;\n}}\n"
 
@@ -72,6 +72,15 @@ def test_a_kernel_that_names_neither_api_is_hip_where_hip_is_requested(
 )
 def test_no_text_takes_long(part: str) -> None:
     assert programming_model(part * (200_000 // len(part))) in (None, "openmp")
+
+
+def test_indentation_is_spacing_but_in_python() -> None:
+    code = "def f(x):\n    for i in x:\n        g(i)\n    {}return i  # the last\n"
+    inner, outer = plain_code(code.format("    "), "numpy"), plain_code(code.format(""), "numpy")
+    assert inner != outer
+    assert outer == plain_code(code.format("").replace("    ", "\t").replace("g(i)", "g( i )\n\n"), "numpy")
+    assert plain_code("def f(:\n  x", "numpy") != plain_code("def f(:\nx", "numpy")
+    assert plain_code(code.format("    "), "serial") == plain_code(code.format(""), "serial")
 
 
 def test_only_models_that_are_judged_as_what_they_are_can_be_asked_for() -> None:

@@ -53,6 +53,14 @@ def gemm(alpha, A, B, beta, C):
             C[i, j] = alpha * total + beta * C[i, j]
 """
 
+SINGLE = """from numba import njit
+
+@njit("void(float32, float32[:], float32[:])")
+def axpy(a, x, y):
+    for i in range(x.size):
+        y[i] += a * x[i]
+"""
+
 KERNEL = """
 extern "C" __global__ void axpy(int n, float a, const float *x, float *y) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -66,6 +74,8 @@ extern "C" __global__ void axpy(int n, float a, const float *x, float *y) {
     [
         ("axpy", "import numpy as np\ndef axpy(a, x, y):\n    return a * x + y\n", "numpy", "alpha x + y"),
         ("spmv", SPMV, "numpy", "A x, A in CSR"),
+        ("axpy", "import numpy as np\ndef axpy(a, x, y):\n    y += a * x\n    return len(x)\n", "numpy", "alpha x + y"),
+        ("axpy", SINGLE, "numba", "alpha x + y"),
         ("cg", CG, "numpy", "A x = b by conjugate gradients, A dense"),
         ("gemm", GEMM, "numba", "alpha A B + beta C, by rows"),
         ("axpy", f"import cupy as cp\nk = cp.RawKernel(r'''{KERNEL}''', 'axpy')", "cupy", "alpha x + y"),
@@ -93,9 +103,16 @@ def test_a_mistake_is_wrong(judge: StudyJudge, old: str, new: str, verdict: Verd
     assert (wrong.verdict, wrong.evaluation) == ("wrong", verdict), wrong.reason
 
 
+def test_the_transpose_of_an_array_that_carries_its_extents_is_wrong(judge: StudyJudge) -> None:
+    for kernel, parameters, product in (("gemv", "A, x", "A.T @ x"), ("gemm", "A, B", "B @ A")):
+        wrong = judge.judge(kernel, f"import numpy as np\ndef f({parameters}):\n    return {product}\n", "python")
+        assert wrong.verdict == "wrong", wrong.form
+
+
 @pytest.mark.parametrize(
     ("code", "words"),
     [
+        (f"import numpy as np\n@{'.'.join('a' * 1500)}\ndef axpy(a, x, y):\n    pass", "nested too deeply"),
         ("import numpy as np\nimport no_such_package\ndef axpy(a, x, y):\n    pass", "imports no_such_package"),
         ("import numpy as np\nprint(1)", "defines no function"),
         ("import numpy as np\ndef axpy(x, y):\n    pass", "takes no scalar alpha"),
@@ -122,6 +139,8 @@ def test_what_cannot_run_says_why(judge: StudyJudge, code: str, words: str) -> N
         ("spmv", "n, row_ptr, col_idx, values, x, y", ("rows", "row_start", "columns", "values", "x", "out"), False),
         ("jacobi3d", "u, n_iterations", ("u", "1", "out"), True),
         ("cg", "A, b, x, tol", ("a", "b", "x", "1e-10"), False),
+        ("axpy", "n, a, x, incx, /, y, incy", ("n", "alpha", "x", "1", "out", "1"), False),
+        ("spmv", "row_pointers, column_indices, val, x", ("row_start", "columns", "values", "x", "out"), True),
     ],
 )
 def test_parameters_have_their_roles(kernel: str, parameters: str, values: tuple[str, ...], returned: bool) -> None:
