@@ -293,6 +293,21 @@ def test_stores_of_one_value_by_several_warps_are_no_race(kind: str, make: str) 
         assert {f.kind for f in report.faults} == {"shared_race"}
 
 
+@pytest.mark.parametrize(("last", "races"), [("1", False), ("warp", True)])
+def test_of_lanes_that_write_one_word_at_once_the_value_that_wins_is_compared(last: str, races: bool) -> None:
+    """As sums of Triton do: the lanes of each warp have other last bits, and the same lane of each wins."""
+    source = f"""
+extern "C" __global__ void k(float* y) {{
+  __shared__ volatile float s[1];
+  int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  s[0] = lane == 31 ? {last} : lane;
+  __syncthreads();
+  y[threadIdx.x] = s[0];
+}}"""
+    report = cuda(source).run(1, 64, np.zeros(64, np.float32), clean=False, racecheck=True)
+    assert {fault.kind for fault in report.faults} == ({"shared_race"} if races else set())
+
+
 def test_device_assert_and_trap() -> None:
     source = """
 extern "C" __global__ void k(int* y, int n) {

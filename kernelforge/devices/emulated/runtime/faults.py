@@ -15,9 +15,11 @@ after another lane's only where ``bar.warp.sync`` or a barrier of the block is b
 memory, but wait for the lanes of their mask: they count as well, so that only accesses that no lane waits for are
 reported. These are no races:
 
-- Lanes write the same bytes in one instruction: one of them wins.
+- Lanes write the same bytes in one instruction: one of them wins, here the last.
 - Stores write the value that another store has put there: the result is the same in every order. A thread that reads
-  those bytes, or stores another value, must be ordered after all of the stores.
+  those bytes, or stores another value, must be ordered after all of the stores. Of lanes that write the same bytes in
+  one instruction the value of the one that wins counts: warps of a Triton program that have the same elements store
+  one sum from all their lanes, each rounded in its own order.
 - A load whose value most lanes may discard (see ``speculative_loads``): the source has no such access, or not in all of
   these lanes.
 """
@@ -168,7 +170,7 @@ def visit(
             first = max(address, 4 * word)
             last = min(end, 4 * word + 4)
             if last - first == 4 and load_i64(cell) != split:
-                same = stores_the_same(ctx, cell, lane_id, address, first, last, values, width)
+                same = repeats(ctx, cell, lane_id, rest, addresses, first, last, values, width)
                 if compare:
                     race |= racing(ctx, cell, lane_id, access, same)
                 if record:
@@ -181,7 +183,7 @@ def visit(
                     store_i64(cell, split)
                 for byte in range(first, last):
                     part_cell = byte_cells + CELL_BYTES * byte
-                    same = stores_the_same(ctx, part_cell, lane_id, address, byte, byte + 1, values, width)
+                    same = repeats(ctx, part_cell, lane_id, rest, addresses, byte, byte + 1, values, width)
                     if compare:
                         race |= racing(ctx, part_cell, lane_id, access, same)
                     if record:
@@ -194,16 +196,32 @@ def visit(
 
 
 @native
-def stores_the_same(
-    ctx: int, cell: int, lane_id: int, address: int, first: int, last: int, values: int, width: int
+def repeats(
+    ctx: int, cell: int, lane_id: int, later: int, addresses: int, first: int, last: int, values: int, width: int
 ) -> bool:
-    """Whether a lane's store at ``address`` repeats the value of a store of this epoch in bytes ``first`` to ``last``.
+    """Whether a store of this epoch is in bytes ``first`` to ``last``, and an instruction leaves its value there.
 
-    False where ``cell`` has no such store, or ``values`` are unknown.
+    The instruction stores in ``lane_id`` and in the lanes ``later``; the last one at the same address wins. False where
+    ``cell`` has no such store, or ``values`` are unknown.
     """
     if values == 0 or load_i64(cell + _WRITER) >> 8 != load_i64(ctx + lay.CTX_EPOCH):
         return False
+    address = load_i64(addresses + 8 * lane_id)
     shared = load_i64(ctx + lay.CTX_SHARED)
+    if is_there(shared, lane_id, address, first, last, values, width):
+        return True
+    winner = lane_id
+    while later != 0:
+        other = trailing_zeros(later)
+        later &= later - 1
+        if load_i64(addresses + 8 * other) == address:
+            winner = other
+    return winner != lane_id and is_there(shared, winner, address, first, last, values, width)
+
+
+@native
+def is_there(shared: int, lane_id: int, address: int, first: int, last: int, values: int, width: int) -> bool:
+    """Whether bytes ``first`` to ``last`` hold what a lane stores there, of a value that begins at ``address``."""
     for byte in range(first, last):
         k = byte - address
         value = values + (k // width * lay.LANES + lane_id) * width + k % width
