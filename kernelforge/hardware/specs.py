@@ -239,6 +239,8 @@ class DeviceSpec:
     """What it takes longer where other lines are updated in between."""
     host_link_gbps: float
     """Bandwidth of aligned reads of 128 bytes of host memory by a kernel."""
+    host_link_raw_gbps: float
+    """Rate of the host link in one direction without headers, which no read can exceed: for plausibility."""
     host_request_bytes: float
     """What a read of host memory takes on the link beyond its data."""
     host_requests: int
@@ -401,7 +403,9 @@ def spec_by_key(key: str) -> DeviceSpec:
     return _measured_card(Path(key))
 
 
-_HOST_LINK = frozenset(("host_link_gbps", "host_request_bytes", "host_requests", "host_latency_ns"))
+_HOST_LINK = frozenset(
+    ("host_link_gbps", "host_link_raw_gbps", "host_request_bytes", "host_requests", "host_latency_ns")
+)
 """Figures that are younger than stored digests."""
 
 

@@ -96,7 +96,7 @@ def test_the_floor_is_that_of_memory_or_of_arithmetic_by_type() -> None:
 
 
 def test_inputs_in_host_memory_are_named_with_their_bytes_and_their_floor() -> None:
-    facts = BRIEF.facts.at("full").model_copy(update={"host_bytes": 51_000_000})
+    facts = BRIEF.facts.at("full").model_copy(update={"host_bytes": 35_190_000})
     policy = BRIEF.task.policy.model_copy(update={"host_inputs": (0,)})
     brief = replace(
         BRIEF,
@@ -105,7 +105,7 @@ def test_inputs_in_host_memory_are_named_with_their_bytes_and_their_floor() -> N
     )
     text = coder_prompt(CoderRequest(brief, Operator.SEED, None, None, ())).text
     assert "\n\nInput 0 is in pinned host memory" in text
-    assert ", reads at least 51 MB of host memory" in text
+    assert ", reads at least 35.19 MB of host memory" in text
     assert floor_text(brief) == "1,000 us, for the bytes of host memory on the host link"
 
 
