@@ -210,8 +210,8 @@ class Best(Record):
                 raise ValueError(
                     f"compulsory_bytes is {self.compulsory_bytes}, its profile has {roof.compulsory_bytes}"
                 )
-            numbers = (roof.flops, roof.dram_bytes, roof.compulsory_bytes, roof.arithmetic_intensity, roof.time_us)
-            if not all(0 <= number < _HUGE for number in numbers):
+            moved = (roof.dram_bytes, roof.compulsory_bytes, roof.host_bytes)
+            if not all(0 <= number < _HUGE for number in (roof.flops, *moved, roof.arithmetic_intensity, roof.time_us)):
                 raise ValueError("a number of the roofline is negative, not finite or beyond belief")
         return self
 

@@ -232,8 +232,10 @@ def _evaluate_again(entry: EntryFile, best: Best, task: Task, pool: RunPool) -> 
 
 
 def _bytes(best: Best, facts: TaskFacts) -> Iterator[str]:
-    """Disagreement on the compulsory bytes."""
-    least = facts.at("full").compulsory_bytes
+    """Disagreement on the compulsory bytes, and on those of host memory."""
+    least, from_host = facts.at("full").compulsory_bytes, facts.at("full").host_bytes
+    if best.profile and best.profile.roofline.host_bytes != from_host:
+        yield f"{from_host} bytes of host memory are read, the entry says {best.profile.roofline.host_bytes:.0f}"
     claimed = best.profile.roofline.compulsory_bytes if best.profile else best.compulsory_bytes
     if claimed not in (None, least):
         yield f"{least:.0f} bytes must move at least, the entry says {claimed:.0f}"
@@ -482,7 +484,13 @@ def _floor_us(best: Best) -> float:
     spec, nbytes = spec_of_fingerprint(best.evaluation.fingerprint), best.compulsory_bytes
     if spec is None or nbytes is None:
         return 0.0
-    return physical_floor_us(int(nbytes), spec.dram_bandwidth_gbps, resident_bytes=spec.l2_bytes)
+    return physical_floor_us(
+        int(nbytes),
+        spec.dram_bandwidth_gbps,
+        resident_bytes=spec.l2_bytes,
+        host_bytes=int(best.profile.roofline.host_bytes) if best.profile else 0,
+        host_link_gbps=spec.host_link_raw_gbps,
+    )
 
 
 def _spans(side: SideTimes) -> bool:

@@ -96,6 +96,7 @@ def _roofline(spec: DeviceSpec, counts: PlanCounts, time: PlanTime, facts: SizeF
         flops=float(facts.flops),
         dram_bytes=dram_bytes,
         compulsory_bytes=float(facts.compulsory_bytes),
+        host_bytes=float(facts.host_bytes),
         arithmetic_intensity=facts.flops / dram_bytes if dram_bytes else 0.0,
         ridge=spec.ridge_flop_per_byte,
         bound=time.bound,

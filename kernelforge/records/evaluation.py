@@ -659,12 +659,14 @@ class Roofline(Record):
     flops: float
     dram_bytes: float
     compulsory_bytes: float
+    host_bytes: float = 0.0
+    """Bytes of host memory that must be read; of no task in profiles of earlier versions."""
     arithmetic_intensity: float
     """Flop per DRAM byte."""
     ridge: float
     """Flop per byte where the device's compute roof begins to bind."""
     bound: str
-    """``dram``, ``l2``, ``l1``, ``shared``, ``fp32``, ``tensor``, ``issue``, ``latency`` or ``launch``."""
+    """``dram``, ``l2``, ``l1``, ``shared``, ``fp32``, ``tensor``, ``issue``, ``latency``, ``host`` or ``launch``."""
     time_us: float
     """Time under that bound."""
     time_origin: Origin

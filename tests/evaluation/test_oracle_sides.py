@@ -371,12 +371,16 @@ def test_an_input_in_host_memory_is_no_part_of_a_set(monkeypatch: pytest.MonkeyP
 
     def timer(*host_inputs: int) -> CandidateTimer:
         task = make_task("a + b", "torch.randn(8, 16), torch.randn(8, 16)", policy=TaskPolicy(host_inputs=host_inputs))
-        device = SimpleNamespace(l2_bytes=1 << 14, memory_bytes=1 << 30)
+        device = SimpleNamespace(
+            l2_bytes=1 << 14, memory_bytes=1 << 30, memory_bandwidth_gbps=0.0, identity=lambda: {"gpu": "NVIDIA H200"}
+        )
         fields: dict[str, Any] = {"device": device, "oracle": SimpleNamespace(task=task), "request": None}
-        return CandidateTimer(facts=facts, settings=MeasureSettings(), seed=1, **fields)
+        own = facts.model_copy(update={"host_bytes": 63_000_000 if host_inputs else 0})
+        return CandidateTimer(facts=own, settings=MeasureSettings(), seed=1, **fields)
 
     assert (timer().set_bytes, timer(0).set_bytes) == (3 * 512, 2 * 512)
     assert (timer().shape.sets, timer(0).shape.sets) == (22, 33)
+    assert (timer().floor_us, timer(0).floor_us) == (0, pytest.approx(1e3, rel=1e-3))
     # Nor may all of them together take more of the machine's memory than a part.
     monkeypatch.setattr(candidate_timer, "installed_memory_bytes", lambda: 8 * 512 * 3)
     assert (timer().shape.sets, timer(0).shape.sets, timer(0).shape.flush_each) == (22, 3, True)

@@ -31,6 +31,7 @@ from kernelforge.evaluation.timing import (
     tensor_bytes,
 )
 from kernelforge.evaluation.timing.sampler import MAX_SETS
+from kernelforge.hardware.specs import find_spec
 from kernelforge.records import (
     LaunchQueue,
     MeasureSettings,
@@ -187,8 +188,15 @@ class CandidateTimer:
     def floor_us(self) -> float:
         """Least time of one execution on the device; 0 where its bandwidth is unknown."""
         resident = self.device.l2_bytes if self.published else cache_resident(self.shape, self.device.l2_bytes)
+        host_bytes = self.facts.host_bytes
+        # Another GPU, though the nearest, may have another link.
+        spec = find_spec(self.device.identity().get("gpu", "")) if host_bytes else None
         return physical_floor_us(
-            self.facts.compulsory_bytes, self.device.memory_bandwidth_gbps, resident_bytes=resident
+            self.facts.compulsory_bytes,
+            self.device.memory_bandwidth_gbps,
+            resident_bytes=resident,
+            host_bytes=host_bytes,
+            host_link_gbps=0.0 if spec is None else spec.host_link_raw_gbps,
         )
 
     def _reset_us(self, request: RunRequest) -> float:

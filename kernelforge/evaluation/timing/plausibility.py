@@ -18,8 +18,16 @@ APART = 0.1
 """How far the second measurement may lie from the first: CUDA-L1 drops the evaluation beyond that."""
 
 
-def physical_floor_us(compulsory_bytes: int, bandwidth_gbps: float, *, resident_bytes: int = 0) -> float:
-    """Least time of one execution in µs: bytes that must be moved at the peak bandwidth of the device memory.
+def physical_floor_us(
+    compulsory_bytes: int,
+    bandwidth_gbps: float,
+    *,
+    resident_bytes: int = 0,
+    host_bytes: int = 0,
+    host_link_gbps: float = 0.0,
+) -> float:
+    """Least time of one execution in µs: bytes that must be moved at the peak bandwidth of the device memory, or those
+    of host memory at the raw rate of the host link where that takes longer.
 
     The roofline's side of memory alone (Williams, Waterman & Patterson, "Roofline", CACM 2009): what is computed may be
     rewritten into less arithmetic, what must be read and written stays. Where no bandwidth is known the floor is 0.
@@ -27,11 +35,13 @@ def physical_floor_us(compulsory_bytes: int, bandwidth_gbps: float, *, resident_
     Args:
         compulsory_bytes: Inputs and weights read once, outputs written once.
         bandwidth_gbps: Peak bandwidth of device memory in GB/s, or 0.
-        resident_bytes: Of these, what a cache may hold already or still, see :func:`resident`.
+        resident_bytes: Of these, what a cache may hold already or still, see :func:`cache_resident`; of host memory
+            too, for that no L2 keeps it is an assumption.
+        host_bytes: What must be read of host memory.
+        host_link_gbps: Raw rate of the host link in GB/s, or 0.
     """
-    if bandwidth_gbps <= 0:
-        return 0.0
-    return max(0, compulsory_bytes - resident_bytes) / (bandwidth_gbps * 1e3)
+    moved = ((compulsory_bytes, bandwidth_gbps), (host_bytes, host_link_gbps))
+    return max(max(0, nbytes - resident_bytes) / (gbps * 1e3) if gbps > 0 else 0.0 for nbytes, gbps in moved)
 
 
 def cache_resident(shape: SamplePlan, l2_bytes: int) -> int:

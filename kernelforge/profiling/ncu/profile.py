@@ -318,6 +318,7 @@ def _roofline(subject: Subject, plan: Mapping[str, Value], launches: Sequence[We
         flops=float(subject.facts.flops),
         dram_bytes=dram_bytes,
         compulsory_bytes=float(subject.facts.compulsory_bytes),
+        host_bytes=float(subject.facts.host_bytes),
         arithmetic_intensity=subject.facts.flops / dram_bytes if dram_bytes else 0.0,
         ridge=subject.roof.ridge,
         bound="launch" if DURATION in plan and mean_us < subject.launch_overhead_us else bound(plan),

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from kernelforge.evaluation.timing import physical_floor_us
 from kernelforge.hardware.specs import EMULATED, DeviceSpec, find_spec
-from kernelforge.profiling.floor import HOST_LINE_BYTES, host_link_us
 from kernelforge.profiling.metrics import MATRIX_INSTRUCTIONS
 from kernelforge.profiling.ncu.catalogue import TENSOR_INSTRUCTIONS, TENSOR_PIPE
 from kernelforge.records import Attempt, Fingerprint, Origin, Profile, Roofline
@@ -91,7 +90,7 @@ def device_peaks(spec: DeviceSpec) -> DevicePeaks:
 
 
 def floor_us(compulsory_bytes: float | None, spec: DeviceSpec | None, host_bytes: float = 0.0) -> float | None:
-    """Least time of a task in µs: its compulsory bytes at peak bandwidth, or those of host memory in complete lines on
+    """Least time of a task in µs: its compulsory bytes at peak bandwidth, or those of host memory at the raw rate of
     the host link where that takes longer. None where bytes or device are unknown.
 
     Caches are ignored, so a task whose tensors fit in the L2 may correctly be faster. Plausibility of measured times is
@@ -99,9 +98,11 @@ def floor_us(compulsory_bytes: float | None, spec: DeviceSpec | None, host_bytes
     """
     if compulsory_bytes is None or spec is None:
         return None
-    return max(
-        physical_floor_us(int(compulsory_bytes), spec.dram_bandwidth_gbps),
-        host_link_us(spec, host_bytes, host_bytes / HOST_LINE_BYTES),
+    return physical_floor_us(
+        int(compulsory_bytes),
+        spec.dram_bandwidth_gbps,
+        host_bytes=int(host_bytes),
+        host_link_gbps=spec.host_link_raw_gbps,
     )
 
 

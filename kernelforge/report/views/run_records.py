@@ -172,15 +172,16 @@ def speedup_upper(speed: Performance) -> float | None:
 
 
 def measured_floor_us(attempt: Attempt, compulsory_bytes: float | None = None) -> float | None:
-    """Least time in µs to move the compulsory bytes on the GPU that measured the attempt; None where nothing was
-    measured, or the GPU or the bytes are unknown.
+    """Least time in µs to move the compulsory bytes on the GPU that measured the attempt, and those of host memory that
+    its profile names; None where nothing was measured, or the GPU or the bytes are unknown.
 
     Args:
         compulsory_bytes: used where the attempt has no profile.
     """
     fingerprint = attempt.evaluation.fingerprint
     least = attempt.profile.roofline.compulsory_bytes if attempt.profile else compulsory_bytes
-    return floor_us(least or None, spec_of_fingerprint(fingerprint)) if fingerprint.gpu else None
+    host_bytes = attempt.profile.roofline.host_bytes if attempt.profile else 0.0
+    return floor_us(least or None, spec_of_fingerprint(fingerprint), host_bytes) if fingerprint.gpu else None
 
 
 def summarise(

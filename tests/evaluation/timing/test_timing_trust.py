@@ -44,6 +44,12 @@ def test_the_floor_is_bytes_over_bandwidth() -> None:
     assert physical_floor_us(1000, 4800.0, resident_bytes=2000) == 0
 
 
+def test_bytes_of_host_memory_take_the_raw_rate_of_the_link() -> None:
+    from_host = {"resident_bytes": 48_000_000, "host_bytes": 111_000_000}
+    assert physical_floor_us(480_000_000, 4800.0, host_link_gbps=63.0, **from_host) == pytest.approx(1000.0)
+    assert physical_floor_us(480_000_000, 4800.0, **from_host) == pytest.approx(90.0)
+
+
 def test_without_a_known_bandwidth_there_is_no_floor() -> None:
     assert physical_floor_us(1 << 30, 0.0) == 0.0
 

@@ -87,6 +87,7 @@ def estimate_profile(
             flops=float(facts.flops),
             dram_bytes=0.0,
             compulsory_bytes=float(facts.compulsory_bytes),
+            host_bytes=float(facts.host_bytes),
             arithmetic_intensity=0.0,
             ridge=roof.ridge,
             bound=UNPROFILED,
