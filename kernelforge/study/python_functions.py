@@ -25,6 +25,7 @@ _INTEGERS: Final = (
     r"\w*(?:iter|step|sweep)\w*|max_?it"
 )
 _INDICES: Final = r"\w*(?:ptr|pointer|indices|offset|idx|ind)\w*|[ij]a|col(?:umn)?s|rows?_?start\w*"
+_INTEGER_BITS: Final = 128
 _KERNEL_TEXTS: Final = frozenset({"RawKernel", "RawModule", "SourceModule"})
 
 
@@ -147,14 +148,18 @@ def parsed(code: str) -> ast.Module:
     """The statements of a Python code.
 
     Raises:
-        Underivable: it is no Python.
+        Underivable: it is no Python, or has an integer that could not be written again.
     """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of escapes in a kernel's text
-            return ast.parse(code)
+            tree = ast.parse(code)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise Underivable(f"it cannot be read: {error}") from error
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, int) and node.value.bit_length() > _INTEGER_BITS:
+            raise Underivable(f"it has an integer of more than {_INTEGER_BITS} bits")
+    return tree
 
 
 def _real_of(node: ast.FunctionDef) -> Real:

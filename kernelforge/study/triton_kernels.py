@@ -29,6 +29,7 @@ _INDICES: Final = r"row_?ptrs?|row_?pointers|indptr|crow\w*|row_?(?:start|off)\w
 _STRIDE: Final = r"stride_?([abcxy])?_?(\w)?|([abcxy])_?(?:(?:row|col)_)?stride_?(\w)?"
 _DIMENSIONS: Final = {"a": "mk", "b": "kn", "out": "mn"}
 """Letters of the dimensions of a product's matrices."""
+_LARGEST_BLOCK: Final = 65_536
 _THREADS: Final = 128
 """Of a block with Triton's default of four warps."""
 
@@ -42,7 +43,7 @@ class TritonKernel(NamedTuple):
     source: str
     """The jitted functions and the constants, without the host's part."""
     literals: dict[str, int]
-    """Integers that the host's part gives by name."""
+    """Sizes that a launch, a configuration, an assignment or a default gives by name."""
 
 
 def triton_kernel(code: str, names: re.Pattern[str], kernel: str) -> TritonKernel:
@@ -67,11 +68,10 @@ def triton_kernel(code: str, names: re.Pattern[str], kernel: str) -> TritonKerne
         listed = ", ".join(item.name for item in kernels)
         raise Underivable(f"it has several kernels ({listed}), and in which order they run cannot be derived")
     node = candidates[0]
-    literals = {
-        match[1]: int(match[2]) for match in re.finditer(r"\b([A-Za-z_]\w*)[\"']?[ \t]*[=:][ \t]*(\d+)\b", code)
-    }
+    if node.args.vararg or node.args.kwarg:
+        raise Underivable(f"`{node.name}` takes more than the parameters that it names")
     parameters = tuple(
-        _parameter(item.arg, kernel) for item in node.args.args if not _is_block(item) and not _stride(item.arg)
+        _parameter(item.arg, kernel) for item in _arguments(node) if not _is_block(item) and not _stride(item.arg)
     )
     if not any(item.is_real_array for item in parameters):
         raise Underivable(f"`{node.name}` takes no pointer")
@@ -79,10 +79,10 @@ def triton_kernel(code: str, names: re.Pattern[str], kernel: str) -> TritonKerne
         [
             _HEADER,
             *(_constant(item) for item in tree.body if isinstance(item, ast.Assign) and _constant(item)),
-            *(f"@triton.jit\n{_undecorated(item)}" for item in jitted),
+            *(f"@triton.jit\n{_undecorated(item, launched=item is node)}" for item in jitted),
         ]
     )
-    return TritonKernel(Function(node.name, parameters, "float", False), node, source, literals)
+    return TritonKernel(Function(node.name, parameters, "float", False), node, source, _literals(tree))
 
 
 def triton_entry(kernel: TritonKernel, form: Form) -> Candidate:
@@ -97,9 +97,9 @@ def triton_entry(kernel: TritonKernel, form: Form) -> Candidate:
     values = dict(zip((item.name for item in kernel.function.parameters), form.values, strict=True))
     kinds = {item.name: item.kind for item in kernel.function.parameters}
     text = ast.unparse(kernel.node)
-    blocks = {item.arg: _block(item.arg, kernel, form, text) for item in kernel.node.args.args if _is_block(item)}
+    blocks = {item.arg: _block(item.arg, kernel, form, text) for item in _arguments(kernel.node) if _is_block(item)}
     positional, named = [], [f"{name}={value}" for name, value in blocks.items()]
-    for item in kernel.node.args.args:
+    for item in _arguments(kernel.node):
         if item.arg in blocks:
             continue
         plain = _plain(item.arg)
@@ -137,9 +137,50 @@ def _is_jitted(node: ast.FunctionDef) -> bool:
     return any(re.search(r"\btriton\.jit\b|^jit\b", ast.unparse(item)) for item in node.decorator_list)
 
 
-def _undecorated(node: ast.FunctionDef) -> str:
-    """The text of a function, without its decorators and its docstring."""
+def _arguments(node: ast.FunctionDef) -> list[ast.arg]:
+    """Every parameter of a function, those by keyword alone last."""
+    return [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+
+
+def _literals(tree: ast.Module) -> dict[str, int]:
+    """Powers of two that a code gives to names; arguments count before dictionaries, assignments and defaults."""
+    defaults: dict[str, ast.expr] = {}
+    assigned: dict[str, ast.expr] = {}
+    entries: dict[str, ast.expr] = {}
+    named: dict[str, ast.expr] = {}
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef(args=parameters):
+                positional = [*parameters.posonlyargs, *parameters.args][::-1]
+                by_keyword = zip(parameters.kwonlyargs, parameters.kw_defaults, strict=True)
+                pairs = [*zip(positional, parameters.defaults[::-1], strict=False), *by_keyword]
+                defaults |= {item.arg: value for item, value in pairs if value is not None}
+            case (
+                ast.Assign(targets=[ast.Name(id=name)], value=value)
+                | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value)
+            ):
+                assigned[name] = value
+            case ast.Dict(keys=keys, values=values):
+                for key, value in zip(keys, values, strict=True):
+                    if isinstance(key, ast.Constant) and isinstance(key.value, str):
+                        entries[key.value] = value
+            case ast.keyword(arg=str(name), value=value):
+                named[name] = value
+    sizes: dict[str, int] = {}
+    for name, value in (defaults | assigned | entries | named).items():
+        final = assigned.get(value.id, value) if isinstance(value, ast.Name) else value
+        number = final.value if isinstance(final, ast.Constant) else None
+        if type(number) is int and 1 <= number <= _LARGEST_BLOCK and number.bit_count() == 1:
+            sizes[name] = number
+    return sizes
+
+
+def _undecorated(node: ast.FunctionDef, *, launched: bool) -> str:
+    """The text of a function, without its decorators and its docstring; a kernel that is launched gets every argument,
+    so its parameters have no defaults."""
     plain = copy(node)
+    if launched:
+        plain.args = ast.arguments(posonlyargs=[], args=_arguments(node), kwonlyargs=[], kw_defaults=[], defaults=[])
     plain.decorator_list = []
     plain.body = node.body[1:] if ast.get_docstring(node) is not None and len(node.body) > 1 else node.body
     return ast.unparse(_ExactProducts().visit(deepcopy(plain)))

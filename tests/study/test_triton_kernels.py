@@ -97,9 +97,35 @@ def test_a_grid_of_one_dimension_covers_a_product_and_strides_follow_from_their_
     assert "def launch" not in candidate.source
 
 
+def test_sizes_of_blocks_are_powers_of_two_of_the_code_itself() -> None:
+    code = AXPY.replace('{"BLOCK_SIZE": 256}', '{"BLOCK_SIZE": 100}').replace("BLOCK_SIZE: tl", "*, BLOCK_SIZE: tl")
+    code = code.replace("constexpr):", "constexpr = 512):") + "# BLOCK_SIZE = 16\ntext = 'BLOCK_SIZE=32'\n"
+    for changed, size in (
+        (code.replace('"BLOCK_SIZE": 100', '"B": 64'), 512),
+        (code, 128),
+        (f"{code}SIZE = 2048\nk[g](x, BLOCK_SIZE=SIZE)\n", 2048),
+        (f"{code}k[g](x, BLOCK_SIZE=True)\n", 128),
+    ):
+        kernel = read("axpy", changed)
+        candidate = triton_entry(kernel, KERNELS["axpy"].forms(kernel.function)[0])
+        assert f"(x, y, out, f32(alpha), i32(x.shape[0]), BLOCK_SIZE={size}" in candidate.plan
+        assert "BLOCK_SIZE: tl.constexpr)" in candidate.source
+
+
+@pytest.mark.parametrize("nested", [f"x = a{'.a' * 1500}", f"x = {'1+' * 1500}1", f"x = 0x{'f' * 5000}"])
+def test_texts_that_cannot_be_written_again_are_not_judged(
+    judge: StudyJudge, nested: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kernelforge.study.codex.missing_tool", lambda runner: "")
+    judgement = judge.judge("axpy", AXPY.replace("mask = offsets < n", nested), "python")
+    assert judgement.verdict == "not judged"
+    assert "nested too deeply" in judgement.reason or "integer of more than 128 bits" in judgement.reason
+
+
 @pytest.mark.parametrize(
     ("kernel", "code", "words"),
     [
+        ("axpy", AXPY.replace("def axpy_kernel(", "def axpy_kernel(*p, "), "more than the parameters that it names"),
         ("axpy", f"{HEAD}x = 1", "no kernel under @triton.jit"),
         ("cg", GEMV + AXPY.replace(HEAD, ""), "several kernels (gemv_kernel, axpy_kernel)"),
         ("axpy", f"{HEAD}@triton.jit\ndef f(n, BLOCK: tl.constexpr):\n    pass", "takes no pointer"),
