@@ -7,7 +7,7 @@ The host's part becomes C++ that calls the runtime of :mod:`kernelforge.translat
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from importlib.resources import files
 from typing import Final, NamedTuple
 
@@ -28,9 +28,18 @@ _API: Final = re.compile(
     r"\b(?:cuda[A-Z]\w*|cu[A-Z]\w*|(?:cublas|cusparse|cusolver|curand|cufft|nccl|thrust|cub)\w*)\b"
 )
 """Names of CUDA's libraries and APIs."""
-_CUDA_INCLUDE: Final = re.compile(
-    r"#[ \t]*include[ \t]*[<\"](?:cuda|device_launch|cooperative_groups|mma|cub/|math_constants|vector_types)"
+_DEVICE_NAME: Final = re.compile(
+    r"__\w+_r[nzud]|__(?:ldg|syncthreads|syncwarp|shfl|ballot|any|all|threadfence|fdividef|brev|clz|ffs|popc|saturatef)\w*"
+    r"|__(?:exp|exp10|log|log2|log10|sin|cos|tan|sincos|pow)f|__\w+_as_\w+|atomic[A-Z]\w*|r(?:sqrt|cbrt)f?"
+    r"|(?:thread|block)Idx"
 )
+"""Names that only the device has. `blockDim` and its like are often variables of a host function too."""
+_CUDA_INCLUDE: Final = re.compile(
+    r"#[ \t]*include[ \t]*[<\"](?:cu(?:da|blas|sparse|solver|rand|fft)|nccl|nvToolsExt|nvtx3/|device_|driver_|host_def"
+    r"|builtin_types|channel_desc|cooperative_groups|mma|cub/|thrust/|crt/|sm_\d|math_(?:constants|functions)|vector_"
+    r"|texture_|surface_|library_types)"
+)
+"""Headers of CUDA: the runtime has what a host program may use of them."""
 _SAMPLES_INCLUDE: Final = re.compile(r"#[ \t]*include[ \t]*[<\"](?:helper_|common/)")
 
 
@@ -84,9 +93,9 @@ def read_host_program(code: str, unit: Unit, names: re.Pattern[str]) -> HostProg
         raise Underivable(f"several functions launch kernels, none with the kernel's name: {', '.join(tops)}")
     host = unit.hosts[(named or tops)[-1]]
     function = host_function(host, unit)
-    source, kernels = _host_part(code)
+    source, kernels = _host_part(code, _template_launches(unit, function))
     try:
-        passed = set(_passed(host, unit, launching))
+        passed = set(_passed(host, unit, set(launching)))
     except Unconvertible as error:
         raise Underivable(f"its host part cannot be read: {error.problem}") from error
     return HostProgram(
@@ -99,13 +108,31 @@ def read_host_program(code: str, unit: Unit, names: re.Pattern[str]) -> HostProg
 
 
 def _launching(unit: Unit) -> list[str]:
-    """Host functions that launch a kernel, or call one that does."""
-    names = [name for name, host in unit.hosts.items() if _launches(host)]
-    while True:
-        more = [name for name, host in unit.hosts.items() if name not in names and set(_called(host)) & set(names)]
-        if not more:
-            return names
-        names += more
+    """Host functions that launch a kernel, or call one that does, in their order."""
+    callers: dict[str, list[str]] = {}
+    for name, host in unit.hosts.items():
+        for other in set(_called(host)):
+            callers.setdefault(other, []).append(name)
+    queue = [name for name, host in unit.hosts.items() if _launches(host)]
+    launching = set(queue)
+    for name in queue:
+        more = [caller for caller in callers.get(name, ()) if caller not in launching]
+        launching.update(more)
+        queue += more
+    return [name for name in unit.hosts if name in launching]
+
+
+def _template_launches(unit: Unit, function: Function) -> dict[str, str]:
+    """Names of template kernels in launches without template arguments: with the type of the function's arrays, where
+    that is the only argument and a pointer to it tells the compiler; else empty."""
+    names = {}
+    for kernel in unit.kernels.values():
+        deduced = len(kernel.template) == 1 and any(
+            item.is_pointer and kernel.template[0] in item.type for item in kernel.parameters
+        )
+        if kernel.template:
+            names[kernel.name] = f"{kernel.name}<{function.real}>" if deduced else ""
+    return names
 
 
 def _launches(host: HostFunction) -> bool:
@@ -119,7 +146,7 @@ def _called(host: HostFunction) -> Iterator[str]:
             yield token.text
 
 
-def _passed(host: HostFunction, unit: Unit, launching: Sequence[str]) -> Iterator[str]:
+def _passed(host: HostFunction, unit: Unit, launching: Set[str]) -> Iterator[str]:
     """Names within the arguments of launches, and of calls of functions that launch."""
     for at, token in enumerate(host.body[:-1]):
         call = host.body[at + 1].text == "("
@@ -134,12 +161,16 @@ def _with_runtime(source: str, own: Set[str]) -> str:
         Underivable: it uses what the runtime does not have.
     """
     header = files("kernelforge.translation").joinpath(_HEADER).read_text()
-    offered = {token.text for token in tokenize(header) if token.kind == "name"} | own
-    offered |= {word for token in tokenize(header) if token.kind == "directive" for word in token.text.split()}
-    used = (
-        name for token in tokenize(source) if token.kind in ("name", "directive") for name in _API.findall(token.text)
-    )
-    lacking = sorted(set(used) - offered - {_LAUNCH_CALL})
+    offered = set(own)
+    for token in tokenize(header):
+        offered.update(token.text.split() if token.kind == "directive" else [token.text])
+    used: set[str] = set()
+    for token in tokenize(source):
+        if token.kind in ("name", "directive"):
+            used.update(_API.findall(token.text))
+        if token.kind == "name" and _DEVICE_NAME.fullmatch(token.text):
+            used.add(token.text)
+    lacking = sorted(used - offered - {_LAUNCH_CALL})
     if lacking:
         raise Underivable(f"its host part uses {', '.join(lacking[:4])}, which no host program here can call")
     return f"{header}\n#line 1\n{source}"
@@ -148,8 +179,12 @@ def _with_runtime(source: str, own: Set[str]) -> str:
 # ---- splitting ------------------------------------------------------------------------------------------------------
 
 
-def _host_part(code: str) -> tuple[str, tuple[str, ...]]:
+def _host_part(code: str, templates: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
     """The host's part of a CUDA source, and the kernels that it launches.
+
+    Args:
+        code: of the suggestion.
+        templates: how launches name template kernels where the text gives no arguments; empty for no way.
 
     Raises:
         Underivable: it cannot be split.
@@ -157,13 +192,13 @@ def _host_part(code: str) -> tuple[str, tuple[str, ...]]:
     kernels: dict[str, None] = {}
     try:
         tokens = tokenize(code)[:-1]
-        parts = list(_items(code, tokens, kernels))
+        parts = list(_items(code, tokens, kernels, templates))
     except Unconvertible as error:
         raise Underivable(f"its host part cannot be read: {error.problem}") from error
     return "\n".join(parts) + "\n", tuple(kernels)
 
 
-def _items(code: str, tokens: Sequence[Token], kernels: dict[str, None]) -> Iterator[str]:
+def _items(code: str, tokens: Sequence[Token], kernels: dict[str, None], templates: Mapping[str, str]) -> Iterator[str]:
     """Texts of the top level, as the host needs them; fills ``kernels``."""
     at = 0
     while at < len(tokens):
@@ -178,7 +213,7 @@ def _items(code: str, tokens: Sequence[Token], kernels: dict[str, None]) -> Iter
             at += 1
             continue
         end = _item_end(tokens, at)
-        yield _item(code, tokens[at:end], kernels)
+        yield _item(code, tokens[at:end], kernels, templates)
         at = end
 
 
@@ -195,7 +230,7 @@ def _item_end(tokens: Sequence[Token], at: int) -> int:
     raise Unconvertible(tokens[at].line, tokens[at].text, "this declaration has no end")
 
 
-def _item(code: str, tokens: Sequence[Token], kernels: dict[str, None]) -> str:
+def _item(code: str, tokens: Sequence[Token], kernels: dict[str, None], templates: Mapping[str, str]) -> str:
     words = [token.text for token in tokens]
     body = next((at for at in outermost(tokens, 0) if words[at] == "{"), None)
     head = code[tokens[0].start : tokens[body if body is not None else -1].end]
@@ -213,19 +248,21 @@ def _item(code: str, tokens: Sequence[Token], kernels: dict[str, None]) -> str:
         return ""
     if "<<<" in words and words[0] in ("template", "namespace", "struct", "class"):
         raise Unconvertible(tokens[0].line, head, "a launch within a template, a namespace or a class")
-    return _with_calls(code, tokens, kernels)
+    return _with_calls(code, tokens, kernels, templates)
 
 
-def _with_calls(code: str, tokens: Sequence[Token], kernels: dict[str, None]) -> str:
+def _with_calls(code: str, tokens: Sequence[Token], kernels: dict[str, None], templates: Mapping[str, str]) -> str:
     """The text of some tokens, each launch as a call."""
     text, done, at = "", tokens[0].start, 0
     while at < len(tokens):
         if tokens[at].text == _LAUNCH_CALL and at + 1 < len(tokens):
             end = matching(tokens, at + 1)
-            parts = [_with_calls(code, part, kernels) for part in split_commas(tokens[at + 2 : end])]
+            parts = _arguments(code, tokens[at + 2 : end])
             if len(parts) < 5 or not parts[0].isidentifier():
                 raise Unconvertible(tokens[at].line, text_of(tokens[at : end + 1]), "a launch of no kernel by its name")
-            text += code[done : tokens[at].start] + _call(parts[0], ", ".join(parts[1:5]), parts[5:], kernels)
+            text += code[done : tokens[at].start] + _call(
+                _named(parts[0], tokens[at], templates), ", ".join(parts[1:5]), parts[5:], kernels
+            )
             done, at = tokens[end].end, end + 1
             continue
         if tokens[at].text != "<<<":
@@ -238,10 +275,27 @@ def _with_calls(code: str, tokens: Sequence[Token], kernels: dict[str, None]) ->
         expression = code[tokens[first].start : tokens[at].start].strip()
         end = matching(tokens, close + 1)
         configuration = code[tokens[at].end : tokens[close].start]
-        arguments = [_with_calls(code, part, kernels) for part in split_commas(tokens[close + 2 : end])]
+        arguments = _arguments(code, tokens[close + 2 : end])
+        expression = _named(expression, tokens[at], templates)
         text += code[done : tokens[first].start] + _call(expression, configuration, arguments, kernels)
         done, at = tokens[end].end, end + 1
     return text + code[done : tokens[-1].end]
+
+
+def _arguments(code: str, tokens: Sequence[Token]) -> list[str]:
+    """Texts of a launch's arguments."""
+    for token in tokens:
+        if token.text in ("<<<", _LAUNCH_CALL):
+            raise Unconvertible(token.line, token.text, "a launch within the arguments of a launch")
+    return [code[part[0].start : part[-1].end] for part in split_commas(tokens)]
+
+
+def _named(expression: str, token: Token, templates: Mapping[str, str]) -> str:
+    """The kernel of a launch with its template arguments."""
+    name = templates.get(expression, expression)
+    if not name:
+        raise Unconvertible(token.line, expression, "a launch of a template, whose arguments cannot be derived")
+    return name
 
 
 def _call(kernel: str, configuration: str, arguments: Sequence[str], kernels: dict[str, None]) -> str:

@@ -31,6 +31,29 @@ struct dim3 {
     constexpr dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
 };
 
+// Vector types of the device, by element and alignment, with the functions that make them.
+#define HOST_RUNTIME_VECTOR2(name, element, bytes)                                                                 \
+    struct alignas(bytes) name { element x, y; };                                                                  \
+    static inline name make_##name(element x, element y) { return {x, y}; }
+#define HOST_RUNTIME_VECTOR3(name, element, bytes)                                                                 \
+    struct alignas(bytes) name { element x, y, z; };                                                               \
+    static inline name make_##name(element x, element y, element z) { return {x, y, z}; }
+#define HOST_RUNTIME_VECTOR4(name, element, bytes)                                                                 \
+    struct alignas(bytes) name { element x, y, z, w; };                                                            \
+    static inline name make_##name(element x, element y, element z, element w) { return {x, y, z, w}; }
+HOST_RUNTIME_VECTOR2(float2, float, 8)
+HOST_RUNTIME_VECTOR3(float3, float, 4)
+HOST_RUNTIME_VECTOR4(float4, float, 16)
+HOST_RUNTIME_VECTOR2(double2, double, 16)
+HOST_RUNTIME_VECTOR3(double3, double, 8)
+HOST_RUNTIME_VECTOR4(double4, double, 16)
+HOST_RUNTIME_VECTOR2(int2, int, 8)
+HOST_RUNTIME_VECTOR3(int3, int, 4)
+HOST_RUNTIME_VECTOR4(int4, int, 16)
+HOST_RUNTIME_VECTOR2(uint2, unsigned, 8)
+HOST_RUNTIME_VECTOR3(uint3, unsigned, 4)
+HOST_RUNTIME_VECTOR4(uint4, unsigned, 16)
+
 enum cudaError {
     cudaSuccess = 0,
     cudaErrorInvalidValue = 1,

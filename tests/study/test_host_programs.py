@@ -8,6 +8,9 @@ import pytest
 
 from kernelforge.records import Verdict
 from kernelforge.study.codex import StudyJudge
+from kernelforge.study.host_programs import read_host_program
+from kernelforge.study.kernels import KERNELS
+from kernelforge.study.signatures import device_code
 
 pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="there is no C++ compiler")
 
@@ -143,8 +146,49 @@ def test_managed_memory_is_read_by_both(judge: StudyJudge) -> None:
 
 
 @pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("__global__ void axpy_kernel(int n, float a, const float *x, float *y)",
+         "#include <device_functions.h>\n#include <cublas_v2.h>\n"
+         "template <typename T>\n__global__ void axpy_kernel(int n, T a, const T *x, T *y)"),
+        ("    int i = blockIdx.x * blockDim.x + threadIdx.x;\n    if (i < n) y[i] = a * x[i] + y[i];\n}",
+         "    int i = blockIdx.x * blockDim.x + threadIdx.x;\n    if (i < n) y[i] = a * x[i] + y[i];\n}\n"
+         "__global__ void pairs(float2 *x, const int4 *y, double2 *z) {}\n"
+         "static float2 pair(float a) { return make_float2(a, a); }"),
+        ("int block = 128;", "const int warpSize = 32, block = 4 * warpSize; dim3 blockDim(block), gridDim(n);"),
+    ],
+)  # fmt: skip
+def test_templates_vector_types_and_headers_of_cuda_are_run(judge: StudyJudge, old: str, new: str) -> None:
+    right = judge.judge("axpy", AXPY.replace(old, new), "cuda")
+    assert (right.verdict, right.device) == ("right", "emulated:h100"), right.reason
+
+
+FUSED = "__host__ __device__ double fused(double a, double b) { return __fma_rn(a, b, b); }"
+VALUES = "template <int N> __global__ void fill(double *x) { x[0] = N; }"
+
+
+def test_long_chains_of_functions_take_no_time() -> None:
+    head = "__global__ void k(int n, float a, const float *x, float *y) {}\n"
+    takes = "(int n, float a, float *x, float *y)"
+    chain = "".join(f"void f{at}{takes} {{ f{at - 1}(n, a, x, y); }}\n" for at in range(1, 2000))
+    code = f"{head}void f0{takes} {{ k<<<1, 1>>>(n, a, x, y); }}\n{chain}"
+    program = read_host_program(code, device_code(code)[1], KERNELS["axpy"].names)
+    assert program is not None
+    assert (program.function.name, program.kernels) == ("f1999", ("k",))
+
+
+@pytest.mark.parametrize(
     ("code", "words"),
     [
+        (CG.replace("#include <math.h>", FUSED), "its host part uses __fma_rn"),
+        (
+            CG.replace("#include <math.h>", VALUES).replace("cudaFree(work);", "fill<<<1, 1>>>(work);"),
+            "a launch of a template, whose arguments cannot be derived",
+        ),
+        (
+            CG.replace("1.0, d_b, -1.0, r);", f"1.0, {'xpay<<<1, 1>>>(' * 1200}{')' * 1200}, -1.0, r);"),
+            "a launch within the arguments of a launch",
+        ),
         (CG.replace("cudaFree(work);", "cublasDdot(work);"), "its host part uses cublasDdot"),
         (CG.replace("#include <math.h>", "__device__ double total;"), "a variable of the device"),
         (CG.replace("#include <math.h>", "#include <helper_cuda.h>"), "a header of CUDA's samples"),
