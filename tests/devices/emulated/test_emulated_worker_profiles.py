@@ -148,6 +148,27 @@ def test_whatever_reads_host_memory_is_counted_on_the_link(how: str) -> None:
     assert "host memory" in below_least(profiled, SIZE_FACTS.model_copy(update={"host_bytes": 4352}))
 
 
+def test_blocks_of_an_sm_share_its_l1_for_host_memory_too() -> None:
+    """A block reads its 16 KiB four times, and so do 24 side by side: the L1 keeps as much as of device memory."""
+    source = """extern "C" __global__ void again(const float4* a, float* out) {
+  const float4* own = a + blockIdx.x * 1024;
+  float sum = 0;
+  #pragma unroll 1
+  for (int i = threadIdx.x; i < 4096; i += 64) { float4 v = own[i % 1024]; sum += v.x + v.y + v.z + v.w; }
+  out[blockIdx.x * 64 + threadIdx.x] = sum;
+}"""
+    blocks = H100.sm_count * 24
+    plan = f"def forward(a):\n    out = empty(({64 * blocks},))\n    again[{blocks}, 64](a, out)\n    return out\n"
+    arrays = (np.zeros(4096 * blocks, np.float32),)
+    in_device, _ = profile(source, plan, *arrays, compulsory=16448 * blocks, sampled=True)
+    in_host, _ = profile(source, plan, *arrays, compulsory=64 * blocks, sampled=True, mapped=frozenset({0}))
+    hits = "l1tex__t_sector_hit_rate.pct"
+    assert in_device.value(hits) < 50
+    assert in_host.value(hits) == pytest.approx(in_device.value(hits), abs=5)
+    assert in_host.value(HOST_SECTORS) == pytest.approx(4 * in_host.value(HOST_REQUESTS))
+    assert in_host.value(HOST_SECTORS) >= 2 * 512 * blocks
+
+
 def test_sampled_and_whole_counts_agree() -> None:
     n = 1 << 18
     arrays = randoms(n), randoms(n)

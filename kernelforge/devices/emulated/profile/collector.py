@@ -477,6 +477,7 @@ class Collector:
                 blocks_per_sm=max(occupied.blocks_per_sm, 1),
                 l1_bytes=l1_bytes(self._spec, occupied),
                 extents=self._extents,
+                host=self._host,
                 burst=blocks_per_burst(self._spec, traffic, warp_instructions, units, wave),
             )
             sharing = side_by_side(*recorded, surroundings, self._random)
@@ -484,9 +485,15 @@ class Collector:
         fetched = None
         filled = 0.0
         if sharing is not None:
-            misses = moved.l2_read_sectors * sharing.misses
-            hits = max(moved.l1_read_hits - misses + moved.l2_read_sectors, 0.0)
-            moved = replace(moved, l1_read_hits=hits, l2_read_sectors=misses)
+            misses, from_host = moved.l2_read_sectors * sharing.misses, moved.host_read_sectors * sharing.host_sectors
+            more = misses - moved.l2_read_sectors + from_host - moved.host_read_sectors
+            moved = replace(
+                moved,
+                l1_read_hits=max(moved.l1_read_hits - more, 0.0),
+                l2_read_sectors=misses,
+                host_read_sectors=from_host,
+                host_read_requests=moved.host_read_requests * sharing.host_requests,
+            )
             fetched = sharing.fetched
             if self._spec.dram_ecc_share:
                 filled = min(sharing.partly_written, sum(traffic.written.values()))

@@ -25,6 +25,7 @@ from kernelforge.devices.emulated.runtime.cache import (
     HEADER_BIT,
     HEADER_COUNT,
     HEADER_WARP,
+    REPLAY_RESULT,
     REPLAY_RESULTS,
     REPLAY_SENT,
     REPLAY_SENT_CAPACITY,
@@ -89,6 +90,8 @@ class Surroundings:
     """The plan's buffers."""
     burst: float
     """Blocks of an SM that end at about the same time, on average; their places are taken by blocks in order."""
+    host: Sequence[tuple[int, int]] = ()
+    """Ranges of host memory, as :meth:`CacheModel.map_host` takes them."""
 
     @property
     def beyond_l1(self) -> float:
@@ -118,6 +121,10 @@ class Sharing(NamedTuple):
 
     misses: float
     """Sectors that a block reads from the L2 among others of its SM, over those that it reads with the L1 to itself."""
+    host_sectors: float
+    """The same of sectors that it reads of host memory."""
+    host_requests: float
+    """The same of requests for these."""
     fetched: Mapping[int, float] | None
     """Bytes of each buffer that the grid reads from DRAM; None where they would take too long to find out."""
     partly_written: float
@@ -169,34 +176,46 @@ def side_by_side(
     # The first blocks start together and the last end alone: those between are measured.
     measured = slice(slots, max(count - slots, slots + 1)) if count > slots else slice(None)
     begin = recorded_id - spec.sm_count * (count // 2)
-    alone = through_l1(block, np.zeros((1, 3), dtype=np.int64), 1, surroundings.l1_bytes, slice(None))
-    if not alone.l2_read_sectors:
+    host = surroundings.host
+    alone = through_l1(block, np.zeros((1, 3), dtype=np.int64), 1, surroundings.l1_bytes, slice(None), host=host)
+    if not alone.read_sectors:
         return None
     sent = alone.l2_read_sectors + alone.l2_write_sectors
     pace = Pace(surroundings.beyond_l1, sent)
 
     def replayed(ids: npt.NDArray[np.int64]) -> L1Result:
-        return through_l1(block, _away(grid, recorded_id, ids), slots, slots * share, measured, pace)
+        return through_l1(block, _away(grid, recorded_id, ids), slots, slots * share, measured, pace, host)
 
     results = [replayed(blocks_of_an_sm(begin, count, surroundings, draws))]
     most = 1
     if surroundings.burst:
         extremes = replayed(begin + np.arange(count)), replayed(begin + spec.sm_count * np.arange(count))
-        if any(extreme.l2_read_sectors != results[0].l2_read_sectors for extreme in extremes):
+        if any(extreme.read_sectors != results[0].read_sectors for extreme in extremes):
             most = min(max(L1_REPLAYED_WORDS // (count * block.trace.size), L1_REPLAYS[0]), L1_REPLAYS[1])
     while len(results) < most and not _is_settled(results):
         results.append(replayed(blocks_of_an_sm(begin, count, surroundings, draws)))
-    misses = statistics.mean(result.l2_read_sectors for result in results) / alone.l2_read_sectors
+
+    def times(name: str) -> float:
+        """A figure of blocks side by side over that of one alone."""
+        by_itself: float = getattr(alone, name)
+        return statistics.mean(getattr(result, name) for result in results) / by_itself if by_itself else 1.0
+
     sender = results[0]
     headers, sectors, masks = sender.sent.reshape(-1, SENT_WORDS).T
     partly = (headers & 7 == lay.STORE) & (masks != lay.COMPLETE_SECTOR)
     partly_written = float(np.unique(sectors[partly]).size) * SECTOR_BYTES * total
-    return Sharing(misses, _fetched(block, recorded_id, sender, surroundings, draws), partly_written)
+    return Sharing(
+        times("l2_read_sectors"),
+        times("host_sectors"),
+        times("host_requests"),
+        _fetched(block, recorded_id, sender, surroundings, draws),
+        partly_written,
+    )
 
 
 def _is_settled(results: Sequence[L1Result]) -> bool:
     """Whether the mean of some replays is known well enough."""
-    read = [result.l2_read_sectors for result in results]
+    read = [result.read_sectors for result in results]
     if len(read) < L1_REPLAYS[0]:
         return False
     return statistics.stdev(read) <= L1_SCATTER * statistics.mean(read) * math.sqrt(len(read))
@@ -242,9 +261,17 @@ class L1Result:
     l2_read_sectors: float
     """Of loads and atomics."""
     l2_write_sectors: float
+    host_sectors: float
+    """Of host memory, which the L2 has no part in."""
+    host_requests: float
     sent: Trace
     sent_by: Blocks
     """How far that block is from the recorded one."""
+
+    @property
+    def read_sectors(self) -> float:
+        """Sectors that the L1 lacked, of device and of host memory."""
+        return self.l2_read_sectors + self.host_sectors
 
 
 def warm_up_replay() -> None:
@@ -317,10 +344,16 @@ def _requests(trace: Trace) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64
 
 
 def through_l1(
-    block: RecordedBlock, blocks: Blocks, slots: int, l1_bytes: int, measured: slice, pace: Pace = ALONE
+    block: RecordedBlock,
+    blocks: Blocks,
+    slots: int,
+    l1_bytes: int,
+    measured: slice,
+    pace: Pace = ALONE,
+    host: Sequence[tuple[int, int]] = (),
 ) -> L1Result:
     """Replay blocks of one SM, ``slots`` of them side by side, through its L1; figures are means of some of them."""
-    results = np.zeros((len(blocks), 2), dtype=np.int64)
+    results = np.zeros((len(blocks), REPLAY_RESULT // 8), dtype=np.int64)
     positions = range(len(blocks))[measured]
     sender = positions[len(positions) // 2]
     # No request sends more sectors than it has.
@@ -336,10 +369,12 @@ def through_l1(
         rp.REPLAY_BEYOND: round(pace.beyond_l1),
         rp.REPLAY_TURN: math.ceil((block.trace.size + round(pace.beyond_l1) * pace.sent) / TURNS),
     }
-    arguments = _replay(CacheModel(l1_bytes, SECTOR_BYTES), block.trace, block.shifts, blocks, slots, options)
+    cache = CacheModel(l1_bytes, SECTOR_BYTES)
+    cache.map_host(host)
+    arguments = _replay(cache, block.trace, block.shifts, blocks, slots, options)
     words = int(arguments[REPLAY_SENT_WORDS // 8])
-    reads, writes = results[measured].mean(axis=0).tolist()
-    return L1Result(reads, writes, sent=sent[:words].copy(), sent_by=blocks[sender])
+    reads, writes, host_sectors, host_requests = results[measured].mean(axis=0).tolist()
+    return L1Result(reads, writes, host_sectors, host_requests, sent=sent[:words].copy(), sent_by=blocks[sender])
 
 
 def through_l2(

@@ -573,12 +573,12 @@ def cache_access(ctx: int, count: int, access: int, masks: int) -> None:
     cache = load_i64(ctx + lay.CTX_CACHE)
     units = load_i64(ctx + lay.CTX_SCRATCH) + UNITS
     warp = load_i32(ctx + lay.CTX_WARP)
+    if load_i64(cache + CACHE_TRACE_CAPACITY):
+        record_request(cache, units, count, access, masks, warp)
     if load_i64(cache + CACHE_HOST_RANGE_COUNT):
         count = without_host(cache, units, count, access, masks, warp)
         if count == 0:
             return
-    if load_i64(cache + CACHE_TRACE_CAPACITY):
-        record_request(cache, units, count, access, masks, warp)
     if load_i64(cache + CACHE_FOOTPRINT_ONLY) and access == lay.LOAD:
         note_loads(cache, units, count, warp)
     else:
@@ -648,6 +648,12 @@ def note_loads(cache: int, units: int, count: int, warp: int) -> None:
             add_to_footprint(cache, sector >> 2, 1 << (sector & 3), 0)
 
 
+REPLAY_RESULTS = 0
+"""Address of four i64 per job: sectors that the L1 asks the L2 for, and that it sends there; sectors that it reads of
+host memory, and requests of them."""
+REPLAY_RESULT = 32
+
+
 @native
 def l1_access(
     cache: int, replay: int, units: int, masks: int, count: int, access: int, warp: int, job: int, request: int
@@ -663,6 +669,7 @@ def l1_access(
     if access != lay.STORE:
         epoch = load_i64(cache + CACHE_EPOCHS) + 8 * warp
         store_i64(epoch, load_i64(epoch) + 1)
+    line = -1
     for k in range(count):
         sector = load_i64(units + 8 * k)
         if access == lay.STORE:
@@ -675,6 +682,13 @@ def l1_access(
             if l1_read(cache, tags, sets, sector):
                 store_i64(counters + 8, load_i64(counters + 8) + 1)
                 continue
+        if replay and is_host(cache, sector):
+            result = load_i64(replay + REPLAY_RESULTS) + REPLAY_RESULT * job
+            store_i64(result + 16, load_i64(result + 16) + 1)
+            if sector >> 2 != line:
+                line = sector >> 2
+                store_i64(result + 24, load_i64(result + 24) + 1)
+            continue
         send_read(cache, replay, sector, access, stands_alone(units, k, count), job, request)
 
 
@@ -761,7 +775,6 @@ def send_all_begun(cache: int, replay: int) -> None:
         entry += STORE_ENTRY
 
 
-REPLAY_RESULTS = 0  # address of two i64 per job: sectors that the L1 asks the L2 for, and that it sends there
 REPLAY_SENT_JOB = 8  # the job whose traffic to the L2 is recorded
 REPLAY_SENT = 16  # address of that trace
 REPLAY_SENT_WORDS = 24
@@ -781,7 +794,7 @@ def send_write(cache: int, replay: int, sector: int, mask: int, job: int, reques
 @native
 def record_sent(replay: int, sector: int, header: int, mask: int, job: int, request: int) -> None:
     """Count one sector that goes to the L2, and record it with its mask if it is of the job that is recorded."""
-    result = load_i64(replay + REPLAY_RESULTS) + 16 * job + (8 if header & 7 == lay.STORE else 0)
+    result = load_i64(replay + REPLAY_RESULTS) + REPLAY_RESULT * job + (8 if header & 7 == lay.STORE else 0)
     store_i64(result, load_i64(result) + 1)
     used = load_i64(replay + REPLAY_SENT_WORDS)
     if job != load_i64(replay + REPLAY_SENT_JOB) or used + SENT_WORDS > load_i64(replay + REPLAY_SENT_CAPACITY):

@@ -11,6 +11,7 @@ from kernelforge.devices.emulated.runtime.cache import (
     HEADER_MASKED,
     HEADER_REQUEST,
     HEADER_WARP,
+    REPLAY_RESULT,
     REPLAY_RESULTS,
     WARPS_OF_A_SLOT,
     l1_access,
@@ -117,7 +118,7 @@ def through_l2(cache: int, replay: int, at: int, moved: int) -> None:
 @native
 def sectors_sent(replay: int, job: int) -> int:
     """Sectors that a job has asked the L2 for so far, or sent there."""
-    result = load_i64(replay + REPLAY_RESULTS) + 16 * job
+    result = load_i64(replay + REPLAY_RESULTS) + REPLAY_RESULT * job
     return load_i64(result) + load_i64(result + 8)
 
 
