@@ -224,6 +224,19 @@ def test_where_a_grid_touches_a_buffer_comes_from_some_of_its_blocks(blocks: tup
     assert ranges[2] == (0, pytest.approx(16 * row, rel=0.1))
 
 
+@pytest.mark.parametrize("blocks", [(7, 8), (15, 16)])
+def test_a_grid_of_tiles_touches_no_more_of_a_matrix_than_there_is(blocks: tuple[int, ...]) -> None:
+    """8 x 8 blocks read 128 KiB by tiles of 32 rows of 64 bytes; samples end a row of tiles and begin the next."""
+
+    def tile(block: int) -> Sectors:
+        first = block // 8 * 32 * 512 + block % 8 * 64
+        return all_sectors([sectors(first + 512 * row, 64) for row in range(32)])
+
+    samples = [SampledBlocks(block, block, tile(block)) for block in blocks]
+    (touched,) = ranges_of_grid(samples, [Extent(0, BASE, MIB)], {0: 131072.0}, 64).values()
+    assert touched == (pytest.approx(0, abs=8192), pytest.approx(131072, abs=8192))
+
+
 def test_an_output_written_twice_while_in_the_l2_goes_to_dram_once() -> None:
     residency = Residency(50 * MIB, BUFFERS)
     residency.launch(LaunchTraffic({}, {1: MIB}, 0))

@@ -163,6 +163,13 @@ def _to_near_ends(touched: Range, extent: Extent) -> Range:
     return low if low > near else 0.0, high if high < extent.nbytes - near else float(extent.nbytes)
 
 
+def _is_strided(samples: Sequence[SampledBlocks], extent: Extent) -> bool:
+    """Whether blocks touch less than half of the ranges that they touch something in."""
+    spans = [own for sample in samples if (own := _range_in(sample.sectors, extent))]
+    touched = sum(sectors_of(sample.sectors, extent).size for sample in samples) * SECTOR_BYTES
+    return 2 * touched < sum(high - low for low, high in spans)
+
+
 class SampledBlocks(NamedTuple):
     """Consecutive blocks of a grid that ran."""
 
@@ -181,7 +188,9 @@ def ranges_of_grid(
     """First and last byte that a complete grid touches, by buffer, from blocks of which none need be at its ends.
 
     Between the first sample and the last, blocks are taken to move on by equal steps, and so to both ends of the grid.
-    A range has at least the bytes that the grid touches. What samples lack of those, as a single one does, lies before
+    Of a grid of tiles the samples may lie in two rows of it: where the steps would reach twice as far as the bytes that
+    the grid touches, and each block touches less than half of its own range, the range is as long as these bytes. A
+    range has at least the bytes that the grid touches. What samples lack of those, as a single one does, lies before
     and after them by the number of blocks there.
 
     Args:
@@ -203,7 +212,11 @@ def ranges_of_grid(
         reached = [own for _, own in touched] + [(low + by, high + by) for (low, high), by in moved]
         low = max(min(low for low, _ in reached), 0.0)
         high = min(max(high for _, high in reached), float(extent.nbytes))
-        length = max(high - low, nbytes.get(extent.buffer, 0.0))
+        footprint = nbytes.get(extent.buffer, 0.0)
+        if high - low > 2 * footprint and step > 2 * footprint / grid_blocks and _is_strided(samples, extent):
+            # A step to the next row of tiles is none that all blocks make.
+            low, high = min(low for low, _ in reached[:-2]), max(high for _, high in reached[:-2])
+        length = max(high - low, footprint)
         low -= (length - (high - low)) * before / max(before + after, 1)
         low = min(max(low, 0.0), extent.nbytes - length)
         ranges[extent.buffer] = _to_near_ends((low, low + length), extent)
