@@ -21,7 +21,7 @@ from kernelforge.modelnew.convert.cpp_tokens import (
     tokenize,
 )
 from kernelforge.modelnew.convert.cpp_units import HostFunction, Unit
-from kernelforge.study.signatures import Function, Underivable, host_function
+from kernelforge.study.signatures import Function, Real, Underivable, host_function
 
 _HEADER: Final = "host_runtime.h"
 _API: Final = re.compile(
@@ -93,7 +93,7 @@ def read_host_program(code: str, unit: Unit, names: re.Pattern[str]) -> HostProg
         raise Underivable(f"several functions launch kernels, none with the kernel's name: {', '.join(tops)}")
     host = unit.hosts[(named or tops)[-1]]
     function = host_function(host, unit)
-    source, kernels = _host_part(code, _template_launches(unit, function))
+    source, kernels = _host_part(code, _template_launches(unit, launching, function.real))
     try:
         passed = set(_passed(host, unit, set(launching)))
     except Unconvertible as error:
@@ -122,16 +122,20 @@ def _launching(unit: Unit) -> list[str]:
     return [name for name in unit.hosts if name in launching]
 
 
-def _template_launches(unit: Unit, function: Function) -> dict[str, str]:
+def _template_launches(unit: Unit, launching: Sequence[str], real: Real) -> dict[str, str]:
     """Names of template kernels in launches without template arguments: with the type of the function's arrays, where
-    that is the only argument and a pointer to it tells the compiler; else empty."""
+    that is the only argument, a pointer to it tells the compiler and no function has arrays of another; else empty."""
     names = {}
+    other = "float" if real == "double" else "double"
+    mixed = any(item.is_pointer and other in item.type for name in launching for item in unit.hosts[name].parameters)
     for kernel in unit.kernels.values():
-        deduced = len(kernel.template) == 1 and any(
-            item.is_pointer and kernel.template[0] in item.type for item in kernel.parameters
+        deduced = (
+            len(kernel.template) == 1
+            and not mixed
+            and any(item.is_pointer and kernel.template[0] in item.type for item in kernel.parameters)
         )
         if kernel.template:
-            names[kernel.name] = f"{kernel.name}<{function.real}>" if deduced else ""
+            names[kernel.name] = f"{kernel.name}<{real}>" if deduced else ""
     return names
 
 

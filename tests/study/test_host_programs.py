@@ -10,7 +10,7 @@ from kernelforge.records import Verdict
 from kernelforge.study.codex import StudyJudge
 from kernelforge.study.host_programs import read_host_program
 from kernelforge.study.kernels import KERNELS
-from kernelforge.study.signatures import device_code
+from kernelforge.study.signatures import Underivable, device_code
 
 pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="there is no C++ compiler")
 
@@ -175,6 +175,15 @@ def test_long_chains_of_functions_take_no_time() -> None:
     program = read_host_program(code, device_code(code)[1], KERNELS["axpy"].names)
     assert program is not None
     assert (program.function.name, program.kernels) == ("f1999", ("k",))
+
+
+def test_a_template_that_is_launched_with_two_types_is_not_derived() -> None:
+    code = "template <typename T> __global__ void k(int n, T a, const T *x, T *y) {}\n" + "".join(
+        f"void {real[0]}axpy(int n, {real} a, {real} *x, {real} *y) {{ k<<<1, 1>>>(n, a, x, y); }}\n"
+        for real in ("float", "double")
+    )
+    with pytest.raises(Underivable, match="a template, whose arguments cannot be derived"):
+        read_host_program(code, device_code(code)[1], KERNELS["axpy"].names)
 
 
 @pytest.mark.parametrize(
