@@ -14,7 +14,18 @@ from kernelforge.compile import Compiler
 from kernelforge.hardware.specs import A100, H100, DeviceSpec
 from kernelforge.profiling.counts import KernelCounts, PlanCounts, with_counts
 from kernelforge.profiling.metrics import build_profile
-from kernelforge.records import KernelProfile, LaunchQueue, Metric, Origin, Profile, Roofline, SassOpcode, SassProfile
+from kernelforge.records import (
+    DType,
+    KernelProfile,
+    LaunchQueue,
+    Metric,
+    Origin,
+    Profile,
+    Roofline,
+    SassOpcode,
+    SassProfile,
+    TensorSpec,
+)
 from tests.agents.faulty_kernels import FAULTY, SOUND, Faulty, profiled
 from tests.agents.prompt_samples import BRIEF, FAST, HISTORY
 from tests.support.factories import sum_facts
@@ -50,18 +61,22 @@ def test_the_rest_is_ranked_by_what_it_costs(compiler: Compiler) -> None:
 
 
 def test_parts_of_lines_of_host_memory_are_a_fault_and_complete_ones_a_limit() -> None:
-    def of(requests: float) -> Diagnosis:
+    def of(requests: float, width: int = 602) -> Diagnosis:
         counts = KernelCounts(
             "gather", (1024, 1, 1), (256, 1, 1), 0, 0, launches=1, blocks=1024, blocks_run=1024, warp_instructions=1e5,
             thread_instructions=3.2e6, host_read_sectors=4e5, host_read_requests=requests,
         )  # fmt: skip
         profile, _ = build_profile(H100, "emulated:h100", PlanCounts([counts]), {"gather": 16}, sum_facts(1 << 10))
-        return diagnose(profile)[0]
+        table = TensorSpec.contiguous((1 << 22, width), DType.FLOAT32)
+        facts = sum_facts(1 << 10).model_copy(update={"inputs": (table,), "host_bytes": int(128e5)})
+        return diagnose(profile, None, facts)[0]
 
-    halves, lines = of(2e5), of(1e5)
+    halves, lines, short_rows = of(2e5), of(1e5), of(2e5, width=16)
     assert (halves.bottleneck, halves.curable) == (Bottleneck.HOST_BOUND, True)
-    assert "2.0 each (threshold 3.0); in complete lines of 4 they would take 251 us, not 339 us" in halves.evidence
+    assert "2.0 each (threshold 3.0); in complete lines of 4 they would take 364 us, not 413 us" in halves.evidence
     assert (lines.bottleneck, lines.curable) == (Bottleneck.HOST_BOUND, False)
+    # Of rows of two sectors that are somewhere in a table, no warp can read complete lines.
+    assert (short_rows.bottleneck, short_rows.curable) == (Bottleneck.HOST_BOUND, False)
 
 
 def planted(name: str) -> Faulty:

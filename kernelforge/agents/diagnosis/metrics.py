@@ -228,6 +228,16 @@ class PlanMetrics:
         return max(min(input_bytes, self.compulsory_bytes + self.facts.host_bytes), 1.0)
 
     @property
+    def host_row_bytes(self) -> float:
+        """Bytes of the longest row of the inputs that may be in host memory and read by index; infinite where there is
+        none."""
+        if self.facts is None:
+            return math.inf
+        inputs = [spec for spec in self.facts.inputs if isinstance(spec, TensorSpec) and spec.shape]
+        gathered = [spec for spec in inputs if spec.nbytes > self.facts.host_bytes > 0]
+        return max((spec.nbytes / max(spec.shape[0], 1) for spec in gathered), default=math.inf)
+
+    @property
     def _tensors(self) -> list[TensorSpec]:
         if self.facts is None:
             return []

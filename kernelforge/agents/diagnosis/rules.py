@@ -448,9 +448,9 @@ def unvectorised(k: KernelMetrics, plan: PlanMetrics) -> RuleHit | None:
 
 def partial_host_reads(k: KernelMetrics, plan: PlanMetrics) -> RuleHit | None:
     """PyTorch-Direct (arXiv 2101.07956), section on alignment: a warp that reads host memory across the ends of lines
-    makes a request for each part."""
+    makes a request for each part. A gather of rows that are no longer than three sectors cannot do otherwise."""
     sectors, requests = k.value(HOST_SECTORS), k.value(HOST_REQUESTS)
-    if not requests or sectors / requests > 3.0:
+    if not requests or sectors / requests > 3.0 or plan.host_row_bytes <= 3 * SECTOR_BYTES:
         return None
     aligned_us = host_link_us(k.spec, SECTOR_BYTES * sectors, sectors / ev.COALESCED)
     evidence = (
