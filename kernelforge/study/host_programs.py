@@ -31,9 +31,11 @@ _API: Final = re.compile(
 _DEVICE_NAME: Final = re.compile(
     r"__\w+_r[nzud]|__(?:ldg|syncthreads|syncwarp|shfl|ballot|any|all|threadfence|fdividef|brev|clz|ffs|popc|saturatef)\w*"
     r"|__(?:exp|exp10|log|log2|log10|sin|cos|tan|sincos|pow)f|__\w+_as_\w+|atomic[A-Z]\w*|r(?:sqrt|cbrt)f?"
-    r"|(?:thread|block)Idx"
+    r"|(?:thread|block)Idx|__half2?|__nv_bfloat16\d*"
 )
 """Names that only the device has. `blockDim` and its like are often variables of a host function too."""
+_DEVICE_SPACES: Final = frozenset({"cooperative_groups", "cub", "nvcuda"})
+"""Namespaces of the device, for which a host program may have another name."""
 _CUDA_INCLUDE: Final = re.compile(
     r"#[ \t]*include[ \t]*[<\"](?:cu(?:da|blas|sparse|solver|rand|fft)|nccl|nvToolsExt|nvtx3/|device_|driver_|host_def"
     r"|builtin_types|channel_desc|cooperative_groups|mma|cub/|thrust/|crt/|sm_\d|math_(?:constants|functions)|vector_"
@@ -247,6 +249,8 @@ def _item(code: str, tokens: Sequence[Token], kernels: dict[str, None], template
     if "__device__" in words and "__host__" not in words:
         if body is None or "(" not in words[:body]:
             raise Unconvertible(tokens[0].line, head, "a variable of the device, whose content no launch keeps")
+        return ""
+    if body is None and words[0] in ("namespace", "using") and _DEVICE_SPACES & set(words):
         return ""
     if body is not None and "main" in words[:body]:
         return ""

@@ -149,7 +149,8 @@ def test_managed_memory_is_read_by_both(judge: StudyJudge) -> None:
     ("old", "new"),
     [
         ("__global__ void axpy_kernel(int n, float a, const float *x, float *y)",
-         "#include <device_functions.h>\n#include <cublas_v2.h>\n"
+         "#include <device_functions.h>\n#include <cublas_v2.h>\n#include <cooperative_groups.h>\n"
+         "namespace cg = cooperative_groups;\n"
          "template <typename T>\n__global__ void axpy_kernel(int n, T a, const T *x, T *y)"),
         ("    int i = blockIdx.x * blockDim.x + threadIdx.x;\n    if (i < n) y[i] = a * x[i] + y[i];\n}",
          "    int i = blockIdx.x * blockDim.x + threadIdx.x;\n    if (i < n) y[i] = a * x[i] + y[i];\n}\n"
