@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import re
 from copy import copy, deepcopy
+from itertools import chain
 from math import prod
 from typing import Final, NamedTuple
 
@@ -167,7 +168,7 @@ def _literals(tree: ast.Module) -> dict[str, int]:
             case ast.keyword(arg=str(name), value=value):
                 named[name] = value
     sizes: dict[str, int] = {}
-    for name, value in (defaults | assigned | entries | named).items():
+    for name, value in chain(defaults.items(), assigned.items(), entries.items(), named.items()):
         final = assigned.get(value.id, value) if isinstance(value, ast.Name) else value
         number = final.value if isinstance(final, ast.Constant) else None
         if type(number) is int and 1 <= number <= _LARGEST_BLOCK and number.bit_count() == 1:

@@ -101,10 +101,11 @@ def test_sizes_of_blocks_are_powers_of_two_of_the_code_itself() -> None:
     code = AXPY.replace('{"BLOCK_SIZE": 256}', '{"BLOCK_SIZE": 100}').replace("BLOCK_SIZE: tl", "*, BLOCK_SIZE: tl")
     code = code.replace("constexpr):", "constexpr = 512):") + "# BLOCK_SIZE = 16\ntext = 'BLOCK_SIZE=32'\n"
     for changed, size in (
-        (code.replace('"BLOCK_SIZE": 100', '"B": 64'), 512),
-        (code, 128),
+        (code, 512),
+        (code.replace("= 512", ""), 128),
+        (code.replace('"BLOCK_SIZE": 100', '"BLOCK_SIZE": 64'), 64),
         (f"{code}SIZE = 2048\nk[g](x, BLOCK_SIZE=SIZE)\n", 2048),
-        (f"{code}k[g](x, BLOCK_SIZE=True)\n", 128),
+        (f"{code}k[g](x, BLOCK_SIZE=True)\n", 512),
     ):
         kernel = read("axpy", changed)
         candidate = triton_entry(kernel, KERNELS["axpy"].forms(kernel.function)[0])
