@@ -356,6 +356,7 @@ OP_ACCESS: Final = 1340
 OP_BYTES: Final = 1344  # bytes per lane
 OP_BLOCK: Final = 1348  # basic block of an access in a group, or -1; i32
 OP_SINCE: Final = 1352  # how often that block had run when the present hits began, i64
+OP_AGREED: Final = 1360  # of a store: bits of the lane by which the values of lanes differ in rounding alone; i32
 OP_WORD_KEYS: Final = 256  # atomics: 127 x u32, the word that leads those whose number is equal modulo 127
 OP_LINE_KEYS: Final = 768  # 127 x u32, the same of lines of 128 bytes
 OP_WORD_UPDATES: Final = 1472  # 127 x u32, its updates less those of the others since it leads

@@ -293,19 +293,32 @@ def test_stores_of_one_value_by_several_warps_are_no_race(kind: str, make: str) 
         assert {f.kind for f in report.faults} == {"shared_race"}
 
 
-@pytest.mark.parametrize(("last", "races"), [("1", False), ("warp", True)])
-def test_of_lanes_that_write_one_word_at_once_the_value_that_wins_is_compared(last: str, races: bool) -> None:
-    """As sums of Triton do: the lanes of each warp have other last bits, and the same lane of each wins."""
+SUM = "v = fmaf(v, w, __shfl_xor_sync(~0u, v * w, 16)); for (int m = 8; m; m /= 2) v += __shfl_xor_sync(~0u, v, m);"
+
+
+@pytest.mark.parametrize(
+    ("value", "races"),
+    [
+        (f"{SUM} s[0] = v;", False),  # both warps sum the same, rounded in each lane's own order
+        (f"v += warp; {SUM} s[0] = v;", True),
+        (f"{SUM.replace('m = 8', 'm = 4')} s[0] = v;", True),  # halves of a warp have other sums
+        ("s[0] = lane;", True),  # which lane wins is not defined
+        ("s[0] = 1; s[0] = lane == 31 ? 1 : lane;", True),
+    ],
+)
+def test_of_lanes_that_store_one_sum_at_once_the_value_that_wins_is_compared(value: str, races: bool) -> None:
     source = f"""
 extern "C" __global__ void k(float* y) {{
   __shared__ volatile float s[1];
   int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  s[0] = lane == 31 ? {last} : lane;
+  float v = y[lane], w = y[lane + 32];
+  {value}
   __syncthreads();
   y[threadIdx.x] = s[0];
 }}"""
-    report = cuda(source).run(1, 64, np.zeros(64, np.float32), clean=False, racecheck=True)
-    assert {fault.kind for fault in report.faults} == ({"shared_race"} if races else set())
+    y = np.random.default_rng(5).standard_normal(64).astype(np.float32)
+    report = cuda(source).run(1, 64, y, clean=False, racecheck=True)
+    assert bool(report.faults) is races
 
 
 def test_device_assert_and_trap() -> None:

@@ -113,6 +113,7 @@ def _records(sites: Sequence[MemorySite], frame_bytes: int) -> npt.NDArray[np.ui
         longs[row, lay.OP_OFFSET // 8] = site.offset
         words[row, lay.OP_NARROW // 4] = int(site.narrow)
         words[row, lay.OP_SPECULATIVE // 4] = int(site.speculative)
+        words[row, lay.OP_AGREED // 4] = site.agreed
         words[row, lay.OP_BLOCK // 4] = site.block
         words[row, lay.OP_SLOT // 4] = -1
         if site.space == lay.LOCAL:

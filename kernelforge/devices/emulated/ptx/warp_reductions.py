@@ -45,6 +45,47 @@ def warp_reductions(
     return result
 
 
+def agreed_lanes(definitions: Mapping[str, list[Instruction]], value: Operand) -> int:
+    """Bits of the lane's number over which butterfly shuffles have reduced a value: lanes that differ in those alone
+    have the same value, or sums of the same terms that are rounded in other places.
+
+    The latter come from the first addition, where the compiler may contract the lane's own product:
+    ``fma(a, b, moved)``, with ``moved`` the rounded product of the other lane.
+    """
+    bits = 0
+    while isinstance(value, Reg):
+        made = _only_definition(definitions, value)
+        if made is None or made.opcode not in ("mov", "add", "min", "max", "fma"):
+            break
+        if made.opcode == "mov":
+            value = made.operands[1]
+            continue
+        for moved in made.operands[1:]:
+            shuffle = _only_definition(definitions, moved)
+            if shuffle is not None and shuffle.opcode == "shfl" and "bfly" in shuffle.modifiers:
+                break
+        else:
+            break
+        own, distance = shuffle.operands[1], constant_of(definitions, shuffle.operands[2])
+        whole = constant_of(definitions, shuffle.operands[3]) == 31
+        others = [operand for operand in made.operands[1:] if operand != moved]
+        product = _only_definition(definitions, own) if made.opcode == "fma" else None
+        terms = [own] if product is None else list(product.operands[1:]) if product.opcode == "mul" else []
+        if distance not in _STEPS or not whole or others != terms:
+            break
+        bits |= distance
+        if product is not None:
+            break
+        value = own
+    return bits
+
+
+def _only_definition(definitions: Mapping[str, list[Instruction]], value: Operand) -> Instruction | None:
+    """The instruction that gives a register its value, if it is one that always runs."""
+    made = definitions.get(value.name, []) if isinstance(value, Reg) else []
+    return made[0] if len(made) == 1 and made[0].predicate is None else None
+
+
 @dataclass(frozen=True)
 class _Partial:
     """The value of a reduction after some of its steps."""

@@ -17,9 +17,9 @@ reported. These are no races:
 
 - Lanes write the same bytes in one instruction: one of them wins, here the last.
 - Stores write the value that another store has put there: the result is the same in every order. A thread that reads
-  those bytes, or stores another value, must be ordered after all of the stores. Of lanes that write the same bytes in
-  one instruction the value of the one that wins counts: warps of a Triton program that have the same elements store
-  one sum from all their lanes, each rounded in its own order.
+  those bytes, or stores another value, must be ordered after all of the stores. Of lanes that store the result of one
+  butterfly (see ``agreed_lanes``) the value of the one that wins counts: warps of a Triton program that have the same
+  elements store one sum from all their lanes, each rounded in its own order.
 - A load whose value most lanes may discard (see ``speculative_loads``): the source has no such access, or not in all of
   these lanes.
 """
@@ -133,11 +133,12 @@ def check_race(
         return
     next_moment(ctx)
     if access == lay.LOAD:
-        visit(ctx, site, addresses, mask, size, access, 0, 1, True, True)
+        visit(ctx, site, addresses, mask, size, access, 0, 1, 0, True, True)
     else:
+        agreed = load_i32(op + lay.OP_AGREED) if access == lay.STORE else 0
         # Compare all lanes first: a lane that writes overwrites the record that the next one needs.
-        visit(ctx, site, addresses, mask, size, access, values, width, True, False)
-        visit(ctx, site, addresses, mask, size, access, values, width, False, True)
+        visit(ctx, site, addresses, mask, size, access, values, width, agreed, True, False)
+        visit(ctx, site, addresses, mask, size, access, values, width, agreed, False, True)
 
 
 @native
@@ -150,10 +151,11 @@ def visit(
     access: int,
     values: int,
     width: int,
+    agreed: int,
     compare: bool,
     record: bool,
 ) -> None:
-    """Go through the cells of an access, lane by lane."""
+    """Go through the cells of an access, lane by lane; ``agreed``: see ``OP_AGREED``."""
     shadow = load_i64(ctx + lay.CTX_SHADOW)
     byte_cells = shadow + CELL_BYTES * (load_i64(ctx + lay.CTX_SHARED_BYTES) // 4 + 2)
     split = (load_i64(ctx + lay.CTX_EPOCH) << 8) | _SPLIT
@@ -170,7 +172,7 @@ def visit(
             first = max(address, 4 * word)
             last = min(end, 4 * word + 4)
             if last - first == 4 and load_i64(cell) != split:
-                same = repeats(ctx, cell, lane_id, rest, addresses, first, last, values, width)
+                same = repeats(ctx, cell, lane_id, rest, agreed, addresses, first, last, values, width)
                 if compare:
                     race |= racing(ctx, cell, lane_id, access, same)
                 if record:
@@ -183,7 +185,7 @@ def visit(
                     store_i64(cell, split)
                 for byte in range(first, last):
                     part_cell = byte_cells + CELL_BYTES * byte
-                    same = repeats(ctx, part_cell, lane_id, rest, addresses, byte, byte + 1, values, width)
+                    same = repeats(ctx, part_cell, lane_id, rest, agreed, addresses, byte, byte + 1, values, width)
                     if compare:
                         race |= racing(ctx, part_cell, lane_id, access, same)
                     if record:
@@ -197,12 +199,22 @@ def visit(
 
 @native
 def repeats(
-    ctx: int, cell: int, lane_id: int, later: int, addresses: int, first: int, last: int, values: int, width: int
+    ctx: int,
+    cell: int,
+    lane_id: int,
+    later: int,
+    agreed: int,
+    addresses: int,
+    first: int,
+    last: int,
+    values: int,
+    width: int,
 ) -> bool:
     """Whether a store of this epoch is in bytes ``first`` to ``last``, and an instruction leaves its value there.
 
-    The instruction stores in ``lane_id`` and in the lanes ``later``; the last one at the same address wins. False where
-    ``cell`` has no such store, or ``values`` are unknown.
+    The instruction stores in ``lane_id`` and in the lanes ``later``. The last one at the same address wins, which
+    matters where it and this lane differ in the bits ``agreed`` alone. False where ``cell`` has no such store, or
+    ``values`` are unknown.
     """
     if values == 0 or load_i64(cell + _WRITER) >> 8 != load_i64(ctx + lay.CTX_EPOCH):
         return False
@@ -211,12 +223,14 @@ def repeats(
     if is_there(shared, lane_id, address, first, last, values, width):
         return True
     winner = lane_id
-    while later != 0:
+    while agreed != 0 and later != 0:
         other = trailing_zeros(later)
         later &= later - 1
         if load_i64(addresses + 8 * other) == address:
             winner = other
-    return winner != lane_id and is_there(shared, winner, address, first, last, values, width)
+    if winner == lane_id or (winner ^ lane_id) & ~agreed != 0:
+        return False
+    return is_there(shared, winner, address, first, last, values, width)
 
 
 @native

@@ -33,6 +33,7 @@ from kernelforge.devices.emulated.ptx.parser import (
     Vec,
 )
 from kernelforge.devices.emulated.ptx.product_hazards import product_hazards
+from kernelforge.devices.emulated.ptx.warp_reductions import agreed_lanes
 
 
 class Value(NamedTuple):
@@ -94,6 +95,8 @@ class MemorySite:
     """Basic block of an access in a group: its hits are counted by the block."""
     speculative: bool = False
     """A load that the compiler may have moved out of a branch: see ``speculative_loads``."""
+    agreed: int = 0
+    """Of a store: bits of the lane by which the values of lanes differ in rounding alone: see ``agreed_lanes``."""
 
 
 @dataclass(frozen=True)
@@ -644,6 +647,8 @@ class Emitter(IRBuilder):
         """Reserve a memory record; returns its address."""
         if id(site.instruction) in self.speculative:
             site = replace(site, speculative=True)
+        if site.instruction.opcode == "st" and site.space in (lay.SHARED, lay.GENERIC):
+            site = replace(site, agreed=agreed_lanes(self.flow.definitions, site.instruction.operands[1]))
         self.sites.append(site)
         return self.gep("%ops", (len(self.sites) - 1) * lay.OP_RECORD)
 
