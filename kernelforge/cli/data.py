@@ -424,7 +424,7 @@ def pairs(
         began = time.perf_counter()
         graphs = maker.make(done)
         try:
-            while counted != limit and (item := next(graphs, None)) is not None:
+            while (limit is None or counted < limit) and (item := next(graphs, None)) is not None:
                 seconds, began = time.perf_counter() - began, time.perf_counter()
                 if folder is not None:
                     name, made = folder.rows_of(item, seconds)
@@ -533,19 +533,26 @@ def _of_tasks(samples: list[Sample], names: list[str] | None) -> tuple[list[Samp
 
 
 def _into_c(samples: Sequence[Sample], tasks: dict[str, Task]) -> list[Row]:
-    """Rows of right translations into CUDA, in the other direction."""
+    """Rows of right translations into CUDA, in the other direction; none of a reply that was a ``ModelNew``."""
     import secrets
 
     from kernelforge.candidate import parse_reply
+    from kernelforge.errors import CandidateError
     from kernelforge.run.translations import Reversals
 
+    rows = []
     with Reversals(allow_unconfined=False, seed=secrets.randbits(63)) as reversals:
-        made = [
-            reversals.from_cuda(tasks[sample.evaluation.task], parse_reply(sample.completion))
-            for sample in samples
-            if sample.correct
-        ]
-    return [row for row in made if row is not None]
+        for sample in samples:
+            if not sample.correct:
+                continue
+            try:
+                candidate = parse_reply(sample.completion)
+            except CandidateError:
+                continue  # it was converted before it was judged
+            row = reversals.from_cuda(tasks[sample.evaluation.task], candidate)
+            if row is not None:
+                rows.append(row)
+    return rows
 
 
 def _without(

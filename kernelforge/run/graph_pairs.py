@@ -217,9 +217,3 @@ def unlike_files(tasks: Sequence[Task]) -> list[Task]:
             seen.add(key)
             kept.append(task)
     return kept
-
-
-def _binds(node: ast.stmt, names: Collection[str]) -> bool:
-    """Whether a statement assigns to some of the names alone."""
-    targets = node.targets if isinstance(node, ast.Assign) else []
-    return bool(targets) and all(isinstance(target, ast.Name) and target.id in names for target in targets)

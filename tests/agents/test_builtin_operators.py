@@ -228,7 +228,6 @@ PRODUCTS = {
 }
 
 
-@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_tiles_of_128_by_128_results_are_right_where_they_do_not_divide(name: str, compiler: Compiler) -> None:
     task = _task(PRODUCTS[name])
@@ -291,7 +290,7 @@ WARPGROUPS = {
 }
 
 
-@pytest.mark.one_in(5)
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", WARPGROUPS)
 def test_warpgroups_multiply_halves_where_rows_are_aligned(name: str, compiler: Compiler) -> None:
     task = _task(WARPGROUPS[name])

@@ -27,7 +27,6 @@ from tests.gpu_script.software_machine import SoftwareMachine
 from tests.support.factories import TASK, make_attempt, make_candidate, measured, measured_evaluation
 
 pytestmark = pytest.mark.slow
-BY_ITS_PARTS = pytest.mark.all_cases("evaluations and profiles there, in this file; runs, lanes, counters elsewhere")
 
 
 @pytest.fixture
@@ -71,7 +70,6 @@ def test_the_published_protocol_runs_and_judges(machine: SoftwareMachine) -> Non
     assert evaluating._walls(late) == (0.0, 0.0)
 
 
-@BY_ITS_PARTS
 def test_a_kernel_is_evaluated_again_and_again(machine: SoftwareMachine, report: Report) -> None:
     evaluating.repeat(machine, report, SWISH, repeats=2)
     rows = saved(report)["rows"]
@@ -101,7 +99,6 @@ def test_profiles_are_taken_with_both_sets_of_counters(machine: SoftwareMachine,
     assert report.facts["profiler"]
 
 
-@BY_ITS_PARTS
 def test_counters_of_both_devices_are_compared(machine: SoftwareMachine, report: Report) -> None:
     task = load_suite(machine.emulator_suite).task("softmax")
     emulating.emulator(machine, report, [Kernel("mine", task, parse_reply(SOFTMAX.reply))])
@@ -139,7 +136,6 @@ def test_there_are_twenty_kernels_to_compare_without_any_run(tmp_path: Path) -> 
     assert emulating.best_kernels(tmp_path, "core") == []
 
 
-@BY_ITS_PARTS
 def test_modelnew_classes_are_judged_in_their_lane(machine: SoftwareMachine, report: Report) -> None:
     evaluating.modelnew(machine, report, {"plain torch": PLAIN, "wrong": PLAIN.replace("x * ", "2 * x * ")})
     rows = saved(report)["rows"]
@@ -155,7 +151,7 @@ def test_samples_say_the_same_in_both_lanes(sample: evaluating.Sample) -> None:
     assert sample.load_inline.count("data_ptr<float>()") == 2 + len(sample.weights)
 
 
-@BY_ITS_PARTS
+@pytest.mark.all_cases("tests/run and tests/leaderboard have runs and boards; the script alone joins them")
 def test_a_run_of_the_built_in_agents_becomes_a_board(machine: SoftwareMachine, report: Report) -> None:
     """On the emulated device: the run itself needs no GPU."""
     emulated = Machine(device="emulated:h100", torch_device="cpu", suite=machine.suite, threads=1)

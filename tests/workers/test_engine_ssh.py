@@ -22,7 +22,6 @@ from tests.workers.engine_orders import WRONG, all_gone, family_of, idle_slot, o
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.all_cases("test_run_remote.py evaluates there and is cut off; test_engine_local.py replaces workers")
 async def test_a_slot_there_evaluates_and_is_replaced_after_a_cut(tmp_path: Path) -> None:
     with reachable_host(tmp_path) as host:
         host.take_machine_code()

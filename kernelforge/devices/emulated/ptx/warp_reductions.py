@@ -67,11 +67,11 @@ def agreed_lanes(definitions: Mapping[str, list[Instruction]], value: Operand) -
         else:
             break
         own, distance = shuffle.operands[1], constant_of(definitions, shuffle.operands[2])
-        whole = constant_of(definitions, shuffle.operands[3]) == 31
+        clamp = constant_of(definitions, shuffle.operands[3])
         others = [operand for operand in made.operands[1:] if operand != moved]
         product = _only_definition(definitions, own) if made.opcode == "fma" else None
         terms = [own] if product is None else list(product.operands[1:]) if product.opcode == "mul" else []
-        if distance not in _STEPS or not whole or others != terms:
+        if distance not in _STEPS or clamp != 31 or others != terms:
             break
         bits |= distance
         if product is not None:
