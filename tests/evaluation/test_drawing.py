@@ -160,7 +160,9 @@ def test_an_oracle_takes_one_further_size_after_another() -> None:
         (output,) = reckoner.draw(DRAWN_SIZE, "task", 1).expected or ()
         assert output.reference.shape == (rows, 96)
         assert (
-            shapes.flops == facts_at(reckoner.described(DRAWN_SIZE), DRAWN_SIZE, (), fake=True).flops == 2 * rows * 96
+            shapes.flops
+            == facts_at(reckoner.described(DRAWN_SIZE), DRAWN_SIZE, (), (), fake=True).flops
+            == 2 * rows * 96
         )
         assert shapes.compulsory_bytes == 3 * rows * 96 * 4
     reckoner.take_size(Size(name=DRAWN_SIZE, constants={"ROWS": -1}))

@@ -201,7 +201,7 @@ def test_large_references_of_other_sizes_are_forgotten_and_constructed_as_before
     constructed = runner.reference("small")
     runner.make_room("small")
     assert runner.reference("small") is constructed
-    facts_at(constructed, "small", (), fake=True)
+    facts_at(constructed, "small", (), (), fake=True)
     graph = trace_at(constructed, "small")
     assert trace_at(constructed, "small") is graph
     parameter = weakref.ref(next(constructed.model.parameters()))

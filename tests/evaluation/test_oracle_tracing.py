@@ -19,7 +19,7 @@ def ops(graph: Graph) -> list[str]:
 
 def facts(forward: str, inputs: str, init: str = "pass") -> SizeFacts:
     reference = Reference(make_task(forward, inputs, init=init).source, {})
-    real, fake = (facts_at(reference, "small", (), fake=fake) for fake in (False, True))
+    real, fake = (facts_at(reference, "small", (), (), fake=fake) for fake in (False, True))
     assert real == fake
     return real
 
@@ -145,7 +145,7 @@ def test_updates_of_buffers_are_no_part_of_the_graph() -> None:
 
 def test_a_size_too_large_to_draw_still_has_facts() -> None:
     reference = Reference(make_task("torch.relu(a)", "torch.randn(1 << 20, 1 << 20)").source, {})
-    assert facts_at(reference, "full", (), fake=True).compulsory_bytes == 2 * 4 << 40
+    assert facts_at(reference, "full", (), (), fake=True).compulsory_bytes == 2 * 4 << 40
 
 
 def test_complex_values_inside_a_reference_have_no_spec_and_its_inputs_are_counted_in_full() -> None:

@@ -88,7 +88,7 @@ def test_a_get_inputs_that_fails_everywhere_says_so() -> None:
 def test_facts_are_said_of_the_host_whatever_the_device() -> None:
     task = make_task("self.fc(a)", "torch.randn(8, 4)", init="self.fc = nn.Linear(4, 2)")
     here, there = ReferenceRunner(task), ReferenceRunner(task, ELSEWHERE)
-    facts = [facts_at(reckoner.described("full"), "full", (), fake=True) for reckoner in (here, there)]
+    facts = [facts_at(reckoner.described("full"), "full", (), (), fake=True) for reckoner in (here, there)]
     assert facts[0] == facts[1]
     assert there.described("full").device == HOST
     assert here.reference("full") is here.described("full")

@@ -214,10 +214,10 @@ def test_weights_that_would_not_fit_with_their_twins_are_refused_before_anything
 
 def test_a_reference_is_described_once_for_facts_and_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     reckoner = ReferenceRunner(SLICED["softmax"][0])
-    facts = facts_at(reckoner.described("full"), "full", (), fake=True)
+    facts = facts_at(reckoner.described("full"), "full", (), (), fake=True)
     monkeypatch.delattr("kernelforge.evaluation.oracle.worker.reference_facts.size_facts")
     assert len(Slices(reckoner).choose("full", 3, 5)[0]) == 5
-    assert facts_at(reckoner.described("full"), "full", (), fake=True) is facts
+    assert facts_at(reckoner.described("full"), "full", (), (), fake=True) is facts
 
 
 def test_elements_of_tiled_inputs_are_compared_with_the_reference_on_their_slices() -> None:

@@ -119,7 +119,7 @@ def large_task(gain: str = "torch.ones(1)") -> Task:
 
 def test_a_reference_with_large_weights_is_described_without_them() -> None:
     described = ReferenceRunner(large_task()).described("full")
-    facts = facts_at(described, "full", (), fake=True)
+    facts = facts_at(described, "full", (), (), fake=True)
     assert described.is_outline
     shapes = {weight.name: weight.spec.shape for weight in facts.weights}
     assert shapes["first.weight"] == (32768, 32768)
@@ -132,7 +132,7 @@ def test_a_reference_with_large_weights_is_described_without_them() -> None:
 def test_an_outline_is_described_as_the_reference_itself() -> None:
     source, constants = LARGE_WEIGHTS.format(gain="torch.ones(1)"), {"width": 64}
     outline, reference = outline_of(source, constants), Reference(source, constants)
-    assert facts_at(outline, "small", (), fake=True) == facts_at(reference, "small", (), fake=True)
+    assert facts_at(outline, "small", (), (), fake=True) == facts_at(reference, "small", (), (), fake=True)
     assert trace_at(outline, "small") == trace_at(reference, "small")
 
 

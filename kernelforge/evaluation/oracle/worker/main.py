@@ -83,7 +83,7 @@ def warm_up(options: Mapping[str, Any]) -> None:
         trace_source(_WARM_UP_TASK, {})
         reckoner = ReferenceRunner(task)
         reckoner.draw("small", "task", 1)
-        facts_at(reckoner.described("small"), "small", (), fake=True)
+        facts_at(reckoner.described("small"), "small", (), (), fake=True)
         operators_at(reckoner.described("small"), "small", ())
     if driver_started():
         raise SandboxError("the oracle's warm-up started CUDA, so that no process forked from it could use a GPU")

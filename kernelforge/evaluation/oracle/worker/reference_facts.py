@@ -104,7 +104,7 @@ INDEXED_BYTES = 768 << 20
 
 @remembered
 def facts_at(
-    reference: Reference, size: str, mutates: tuple[int, ...], host_inputs: tuple[int, ...] = (), *, fake: bool
+    reference: Reference, size: str, mutates: tuple[int, ...], host_inputs: tuple[int, ...], *, fake: bool
 ) -> SizeFacts:
     """Facts at one size; kept, for a recurrent network's take half a minute, and the stages ask again. ``fake`` works
     on shapes alone where the reference lets it, and takes no memory.
