@@ -57,7 +57,7 @@ def main(arguments: list[str]) -> int:
         print(f"== {name}: {' '.join(command + extra)}", flush=True)
         if name == "tests" and "--all-cases" not in extra:
             print("== without tests marked all_cases, and with one case in N of those marked one_in(N)", flush=True)
-        starts = beside is None and name != "lint" and "types" in steps
+        starts = name == "language" and steps is STEPS
         if starts or name == "tests":
             os.environ["NUMBA_CACHE_DIR"] = emulator_cache()
         if starts:

@@ -19,9 +19,9 @@ PRINTED = {
 }
 
 TRAINED = {
-    "kevin_turns": ["--steps", "1"],
     "grpo_toy": ["--policy", "predicted/1"],
     "sft_then_rl": ["--samples", "256", "--steps", "12"],
+    "kevin_turns": ["--steps", "1"],
 }
 
 
@@ -31,7 +31,7 @@ def test_every_example_is_run_and_listed() -> None:
     assert programs == set(re.findall(r"\((\w+)\.py\)", (FOLDER / "README.md").read_text()))
 
 
-@pytest.mark.all_cases("test_adapter_trl.py trains with these rewards for a step; other tests have server and sessions")
+@pytest.mark.all_cases("test_adapter_trl.py trains by such rewards for a step, tests/server/sessions has turns")
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TRAINED)
 def test_a_recipe_trains_its_toy(name: str, tmp_path: Path) -> None:

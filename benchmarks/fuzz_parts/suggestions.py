@@ -12,7 +12,6 @@ from pydantic import ValidationError
 from fuzz_parts.damage import of_text
 from kernelforge.candidate import parse_plan
 from kernelforge.candidate.reply import code_blocks
-from kernelforge.errors import CandidateError
 from kernelforge.records import Candidate
 from kernelforge.study.entries import c_entry, code_of, cuda_entry, host_program_entry
 from kernelforge.study.fortran import fortran_entry, fortran_forms, read_procedure
@@ -48,7 +47,7 @@ class Cases:
         plain_code(code, used)
         try:
             return len(list(_candidates(KERNELS[name], code, used))) > 0
-        except (Underivable, ValidationError, CandidateError) as error:
+        except (Underivable, ValidationError) as error:
             str(error).encode("utf-8", "replace")
             return False
 

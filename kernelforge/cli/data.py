@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from enum import StrEnum
 from pathlib import Path
@@ -18,7 +18,6 @@ from kernelforge.cli.support.options import (
     JsonOption,
     ResultsOption,
     UnconfinedOption,
-    append_rows,
     console,
     open_store,
     print_view,
@@ -219,12 +218,13 @@ def export(
     parts = split(samples, validation)
     made = {name: rows(kind.value, part, discount) for name, part in parts.items()}
     if both:
-        added = 0
-        for name, part in parts.items():
-            into_c = _into_c(part, tasks)
-            made[name] += into_c
-            added += len(into_c)
-        steps.append(("in the other direction, right there too", added))
+        import secrets
+
+        from kernelforge.run.translations import reversed_rows
+
+        into_c = reversed_rows(parts, tasks, seed=secrets.randbits(63))
+        made = {name: part + into_c[name] for name, part in made.items()}
+        steps.append(("in the other direction, right there too", sum(map(len, into_c.values()))))
     if not any(made.values()):
         raise UsageError(f"nothing to write as {kind.value}: {_counted(steps)}")
     title = f"{kind.value}: {KINDS[kind.value]}"
@@ -401,9 +401,7 @@ def pairs(
     offered = {f"{item.suite}/{item.name}": item for name in names for item in load_suite(name)}
     if task:
         offered = {name: offered[name] for name in selected_names(task, list(offered), "these suites")}
-    folder = PairFolder(output or Path(), seed) if output is not None else None
-    if output is not None:
-        output.mkdir(parents=True, exist_ok=True)
+    folder = None if output is None else PairFolder(output, seed)
     err = console(stderr=True)
     counted, interrupted = 0 if folder is None else folder.pairs, False
     with ExitStack() as stack:
@@ -427,9 +425,7 @@ def pairs(
             while (limit is None or counted < limit) and (item := next(graphs, None)) is not None:
                 seconds, began = time.perf_counter() - began, time.perf_counter()
                 if folder is not None:
-                    name, made = folder.rows_of(item, seconds)
-                    append_rows(made, folder.folder / name)
-                    folder.add(made, name)
+                    folder.add(item, seconds)
                 if isinstance(item, GraphPair):
                     counted += 1
                     outcome = f"pair {counted} ({', '.join(item.edits) or 'traced'})"
@@ -455,17 +451,14 @@ def _write_pair_card(output: Path, rows: list[Row], summary: PairSummary, seed: 
     from kernelforge.datasets.graph_pairs import STAGES, TRAIN
     from kernelforge.report.formatting import markdown
 
-    def listed(column: str) -> str:
-        return ", ".join(sorted({markdown(str(row[column])) for row in rows if row[column]})) or "unknown"
-
     facts = [
         ("pairs", f"{summary.pairs:,}"),
         ("families", ", ".join(f"{markdown(name)}: {count:,}" for name, count in summary.families.items())),
         ("seed", f"{seed}"),
-        ("devices", listed("device")),
-        ("evaluator", listed("evaluator")),
-        ("written by", listed("written_by")),
-        ("licences of the tasks", listed("licence")),
+        ("devices", _listed(row["device"] for row in rows)),
+        ("evaluator", _listed(row["evaluator"] for row in rows)),
+        ("written by", _listed(row["written_by"] for row in rows)),
+        ("licences of the tasks", _listed(row["licence"] for row in rows)),
     ]
     steps = [("graphs", summary.graphs)]
     steps += [(f"dropped: {STAGES[stage]}", count) for stage, count in summary.dropped.items()]
@@ -530,29 +523,6 @@ def _of_tasks(samples: list[Sample], names: list[str] | None) -> tuple[list[Samp
         samples = [sample for sample in samples if sample.task in names]
         steps.append(("of the tasks", len(samples)))
     return samples, steps
-
-
-def _into_c(samples: Sequence[Sample], tasks: dict[str, Task]) -> list[Row]:
-    """Rows of right translations into CUDA, in the other direction; none of a reply that was a ``ModelNew``."""
-    import secrets
-
-    from kernelforge.candidate import parse_reply
-    from kernelforge.errors import CandidateError
-    from kernelforge.run.translations import Reversals
-
-    rows = []
-    with Reversals(allow_unconfined=False, seed=secrets.randbits(63)) as reversals:
-        for sample in samples:
-            if not sample.correct:
-                continue
-            try:
-                candidate = parse_reply(sample.completion)
-            except CandidateError:
-                continue  # it was converted before it was judged
-            row = reversals.from_cuda(tasks[sample.evaluation.task], candidate)
-            if row is not None:
-                rows.append(row)
-    return rows
 
 
 def _without(
@@ -639,22 +609,23 @@ def _write_card(
 
 def _judged(policy: str, samples: Sequence[Sample]) -> list[tuple[str, str]]:
     """Facts for the card of replies that were evaluated here."""
-    from kernelforge.report.formatting import markdown
-
-    def listed(values: set[str]) -> str:
-        return ", ".join(markdown(value) for value in sorted(values) if value) or "unknown"
-
     outcomes = Counter(sample.evaluation.outcome for sample in samples)
     fingerprints = [sample.evaluation.fingerprint for sample in samples]
     return [
         ("rewards", policy),
         ("replies by verdict", ", ".join(f"{name}: {count:,}" for name, count in sorted(outcomes.items()))),
         ("tasks", f"{len({sample.evaluation.task for sample in samples}):,}"),
-        ("written by", listed({sample.written_by for sample in samples})),
-        ("devices", listed({item.device for item in fingerprints})),
-        ("evaluator", listed({item.evaluator for item in fingerprints})),
-        ("licences of the tasks", listed({sample.licence or "" for sample in samples})),
+        ("written by", _listed(sample.written_by for sample in samples)),
+        ("devices", _listed(item.device for item in fingerprints)),
+        ("evaluator", _listed(item.evaluator for item in fingerprints)),
+        ("licences of the tasks", _listed(sample.licence for sample in samples)),
     ]
+
+
+def _listed(values: Iterable[str | None]) -> str:
+    from kernelforge.report.formatting import markdown
+
+    return ", ".join(markdown(value) for value in sorted({value for value in values if value})) or "unknown"
 
 
 def _samples(origin: Origin, run: str, policy: str, results: Path) -> tuple[list[Sample], dict[str, Task]]:

@@ -46,7 +46,7 @@ def augmented(graph: SizedGraph, rng: Random, partner: SizedGraph | None) -> tup
     Args:
         graph: the graph of a reference.
         rng: draws the edits.
-        partner: a graph that may be appended; None for no such edit.
+        partner: a graph to append, for which :func:`may_follow` holds; None for no such edit.
     """
     edits: list[Edit] = [_replaced, _appended, _prepended, _along_another_axis, _with_residual]
     if partner is not None:
@@ -149,7 +149,7 @@ def _fused(graph: SizedGraph, partner: SizedGraph, rng: Random) -> tuple[SizedGr
     inputs = [node for node in partner.nodes if node.kind in ("input", "weight")]
     output = graph.nodes[-1]
     shape = _shape(graph, output.args[0]) if output.args else None
-    if len(inputs) != 1 or shape is None or not _real(graph, output.args[0]) or not may_follow(partner):
+    if shape is None or not _real(graph, output.args[0]):
         return None
     if (
         len(inputs[0].shape or ()) != len(shape)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from kernelforge.agents.prompts import fenced
 from kernelforge.datasets.training import Row, suite_translation
@@ -148,7 +149,7 @@ class PairFolder:
     A line that a crash cut off is removed when the folder is opened, and so is a pair of which one row is missing.
 
     Args:
-        folder: it is made when something is written.
+        folder: it is made if it is not there.
         seed: of the run.
 
     Raises:
@@ -166,6 +167,7 @@ class PairFolder:
         if any(count != 2 for count in counts.values()):
             self._rows = [row for row in self._rows if counts[self._key_of(row)] == 2]
             _rewrite(folder / TRAIN, self._rows)
+        folder.mkdir(parents=True, exist_ok=True)
         self._seed = seed
 
     def _read(self, name: str) -> list[Row]:
@@ -202,18 +204,19 @@ class PairFolder:
     def rows(self) -> list[Row]:
         return list(self._rows)
 
-    def add(self, rows: Iterable[Row], name: str) -> None:
-        """Take in rows that are on the disk, in the file of that name."""
-        (self._rows if name == TRAIN else self._dropped).extend(rows)
-
-    def rows_of(self, item: GraphPair | DroppedGraph, seconds: float) -> tuple[str, list[Row]]:
-        """The rows of a graph, which took so many seconds, and the file that they belong to."""
+    def add(self, item: GraphPair | DroppedGraph, seconds: float) -> None:
+        """Write the rows of a graph, which took so many seconds; they are on the disk when this returns."""
         if isinstance(item, GraphPair):
-            return TRAIN, list(pair_rows(item, self._seed, seconds))
-        return DROPPED, [self.dropped_row(item)]
+            name, kept, rows = TRAIN, self._rows, list(pair_rows(item, self._seed, seconds))
+        else:
+            name, kept, rows = DROPPED, self._dropped, [self._dropped_row(item)]
+        with (self.folder / name).open("ab") as file:
+            file.write(_lines(rows))
+            file.flush()
+            os.fsync(file.fileno())
+        kept += rows
 
-    def dropped_row(self, item: DroppedGraph) -> Row:
-        """The line of a graph without a pair."""
+    def _dropped_row(self, item: DroppedGraph) -> Row:
         row = asdict(item)
         key = row.pop("key")
         return {
@@ -240,8 +243,12 @@ class PairFolder:
         )
 
 
-def _rewrite(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+def _lines(rows: Iterable[Row]) -> bytes:
     text = "".join(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows)
+    return text.encode("utf-8", "backslashreplace")
+
+
+def _rewrite(path: Path, rows: Iterable[Row]) -> None:
     with atomic_write(path) as part:
-        part.write_bytes(text.encode("utf-8", "backslashreplace"))
+        part.write_bytes(_lines(rows))
         part.replace(path)

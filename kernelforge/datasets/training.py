@@ -340,7 +340,7 @@ def translators(samples: Sequence[Sample]) -> Iterator[Row]:
     """Rows for a Translator: correct translations, each with its dialogue as ``messages``, and its ``direction``."""
     for sample in samples:
         if sample.correct:
-            yield translation_row(sample, verified=True)
+            yield _translated(sample, verified=True)
 
 
 def c_translation(
@@ -361,28 +361,12 @@ def c_translation(
     *before, reply = messages
     prompts = tuple(("user" if word.role == "prompt" else "assistant", word.content) for word in before)
     group = prompt_hash(task.digest, *(content for _, content in prompts[:1]))
-    row = prompt_hash(group, reply.provider, str(position), reply.content)
-    sample = Sample(
-        id=row,
-        source="translation",
-        run="",
-        task=task.name,
-        dialogue=row,
-        turn=1,
-        group=group,
-        messages=prompts,
-        completion=reply.content,
-        evaluation=evaluation,
-        profile=None,
-        candidate=source,
-        reward=None,
-        written_by=reply.provider,
-        licence=task.license or None,
-        direction="cuda-to-c",
-        **_reasoning(reply.reasoning, reply.usage),
-    )
-    extra = {"sample": position, "code": source, "reason": evaluation.reason}
-    return {**translation_row(sample, verified=evaluation.verdict is Verdict.OK), **extra}
+    identity = prompt_hash(group, reply.provider, str(position), reply.content)
+    row = _outside_of_runs(
+        task, "cuda-to-c", group, identity, prompts, reply.content, evaluation, reply.provider,
+        candidate=source, **_reasoning(reply.reasoning, reply.usage),
+    )  # fmt: skip
+    return {**row, "sample": position, "code": source, "reason": evaluation.reason}
 
 
 def suite_translation(
@@ -400,6 +384,22 @@ def suite_translation(
     """
     group = prompt_hash(task.digest, prompt)
     identity = prompt_hash(group, reply)
+    return _outside_of_runs(
+        task, direction, group, identity, (("user", prompt),), reply, evaluation, written_by, candidate=None
+    )
+
+
+def _outside_of_runs(
+    task: Task,
+    direction: str,
+    group: str,
+    identity: str,
+    messages: tuple[tuple[str, str], ...],
+    completion: str,
+    evaluation: Evaluation,
+    written_by: str,
+    **fields: Any,
+) -> Row:
     sample = Sample(
         id=identity,
         source="translation",
@@ -408,21 +408,20 @@ def suite_translation(
         dialogue=identity,
         turn=1,
         group=group,
-        messages=(("user", prompt),),
-        completion=reply,
+        messages=messages,
+        completion=completion,
         evaluation=evaluation,
         profile=None,
-        candidate=None,
         reward=None,
         written_by=written_by,
         licence=task.license or None,
         direction=direction,
+        **fields,
     )
-    return translation_row(sample, verified=evaluation.verdict is Verdict.OK)
+    return _translated(sample, verified=evaluation.verdict is Verdict.OK)
 
 
-def translation_row(sample: Sample, *, verified: bool) -> Row:
-    """The row of a translation, with its ``direction`` and whether it was judged right."""
+def _translated(sample: Sample, *, verified: bool) -> Row:
     chat = [*_chat(sample.messages), _reply(sample)]
     return {"messages": chat, "direction": sample.direction, "verified": verified, **columns(sample)}
 

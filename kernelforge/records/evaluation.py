@@ -608,7 +608,7 @@ class KernelProfile(Record):
     @property
     def limits_us(self) -> dict[str, float]:
         """Modelled time under each limit of the GPU alone, in microseconds, by the limit: ``dram l2 l1 shared fp32
-        tensor issue latency blocks atomics launch``. Empty where none is modelled."""
+        tensor issue latency blocks atomics host launch``. Empty where none is modelled."""
         names = ((_LIMIT_METRIC.fullmatch(metric.name), metric.value) for metric in self.metrics)
         return {match[1]: value for match, value in names if match}
 
@@ -660,13 +660,13 @@ class Roofline(Record):
     dram_bytes: float
     compulsory_bytes: float
     host_bytes: float = 0.0
-    """Bytes of host memory that must be read; of no task in profiles of earlier versions."""
+    """Bytes of host memory that must be read; 0 in profiles of earlier versions."""
     arithmetic_intensity: float
     """Flop per DRAM byte."""
     ridge: float
     """Flop per byte where the device's compute roof begins to bind."""
     bound: str
-    """``dram``, ``l2``, ``l1``, ``shared``, ``fp32``, ``tensor``, ``issue``, ``latency``, ``host`` or ``launch``."""
+    """One of the limits of a modelled time, such as ``dram``, or ``launch``."""
     time_us: float
     """Time under that bound."""
     time_origin: Origin

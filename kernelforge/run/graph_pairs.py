@@ -10,7 +10,7 @@ from dataclasses import replace
 from random import Random
 from typing import Final
 
-from kernelforge.agents.base import CoderRequest
+from kernelforge.agents.base import CoderRequest, TaskContext
 from kernelforge.agents.builtin.codegen.c_functions import is_c_name, write_c_function
 from kernelforge.agents.builtin.coder import readable, write
 from kernelforge.agents.builtin.design import MOVES, Design, without_design
@@ -119,9 +119,9 @@ class GraphPairs:
             key, edits, digest, graph.operators, context.graph.families, judged,
             Candidate(source=cuda, plan=rendered.plan), moves, "", "", None, None,
         )  # fmt: skip
-        return self._judged(pair)
+        return self._judged(pair, replace(context, task=judged))
 
-    def _judged(self, pair: GraphPair) -> GraphPair | DroppedGraph:
+    def _judged(self, pair: GraphPair, context: TaskContext) -> GraphPair | DroppedGraph:
         """The pair with its evaluations and prompts; dropped where one half is not right at every size."""
         task = pair.task
 
@@ -144,7 +144,6 @@ class GraphPairs:
             cuda = evaluator.evaluate(pair.candidate, seed=draw, profile=False).evaluation
             if cuda.verdict is not Verdict.OK or cuda.uncompared:
                 return dropped("cuda", f"{cuda.outcome}: {cuda.reason}")
-            context = make_oracle_context(task, evaluator.facts, evaluator.oracle, evaluator.device)
             request = CoderRequest(brief=context, operator=Operator.SEED, parent=None, finding=None, history=())
             prompt = render_translation(task, context.facts, pair.candidate, str(function.signature))
         except TaskError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from typing import Final
@@ -15,7 +15,7 @@ from kernelforge.agents.prompting.render import render_translation
 from kernelforge.agents.prompts import coder_prompt, fenced
 from kernelforge.candidate import parse_reply
 from kernelforge.candidate.reply import c_function_in
-from kernelforge.datasets.training import Row, suite_translation
+from kernelforge.datasets.training import Row, Sample, suite_translation
 from kernelforge.errors import CandidateError, UsageError
 from kernelforge.evaluation.evaluator import rejection
 from kernelforge.evaluation.oracle.task_context import public_facts
@@ -209,6 +209,34 @@ class Reversals(Closing):
     def close(self) -> None:
         """End every helper process."""
         self._stack.close()
+
+
+def reversed_rows(
+    parts: Mapping[str, Sequence[Sample]], tasks: Mapping[str, Task], *, seed: int
+) -> dict[str, list[Row]]:
+    """Rows of right translations into CUDA, in the other direction; none of a reply that was a ``ModelNew``.
+
+    Args:
+        parts: samples by the name of their part.
+        tasks: by digest.
+        seed: from which all inputs are drawn.
+
+    Raises:
+        TaskError: see :meth:`Reversals.from_cuda`.
+    """
+    made: dict[str, list[Row]] = {name: [] for name in parts}
+    with Reversals(allow_unconfined=False, seed=seed) as reversals:
+        for name, samples in parts.items():
+            for sample in samples:
+                if not sample.correct:
+                    continue
+                try:
+                    candidate = parse_reply(sample.completion)
+                except CandidateError:
+                    continue  # it was converted before it was judged
+                row = reversals.from_cuda(tasks[sample.evaluation.task], candidate)
+                made[name] += [] if row is None else [row]
+    return made
 
 
 def scores(translations: Sequence[Translation], tasks: Sequence[Task]) -> TranslationScores:

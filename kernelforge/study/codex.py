@@ -249,6 +249,8 @@ class StudyJudge(Closing):
         if runner is None:
             return Judgement(used, "not judged", reason=f"{MODELS[used].prompt}: {MODELS[used].refusal}")
         try:
+            if lack := missing_tool(runner):
+                raise UnsupportedError(lack)
             return _judgement(used, self._evaluations(runner, kernel, code, label))
         except Underivable as error:
             return Judgement(used, "not judged", reason=f"no call could be derived: {error}")
@@ -297,8 +299,6 @@ class StudyJudge(Closing):
                 yield form.text, evaluator.evaluate(candidate, seed=seed, profile=False).evaluation
 
     def _in_triton(self, kernel: StudyKernel, code: str) -> Iterator[tuple[str, Evaluation]]:
-        if lack := missing_tool("triton"):
-            raise UnsupportedError(lack)
         read = triton_kernel(code, kernel.names, kernel.name)
         for form in kernel.forms(read.function):
             candidate = triton_entry(read, form)
@@ -328,8 +328,6 @@ class StudyJudge(Closing):
             yield form.text, self._hosts.evaluate(form.task, candidate, seed=seed, language=language).evaluation
 
     def _in_fortran(self, kernel: StudyKernel, code: str) -> Iterator[tuple[str, Evaluation]]:
-        if lack := missing_tool("fortran"):
-            raise UnsupportedError(lack)
         procedure = read_procedure(code, kernel.names)
         for form in fortran_forms(procedure, kernel.forms(procedure.function)):
             candidate = fortran_entry(procedure, form)

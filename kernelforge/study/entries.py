@@ -58,14 +58,20 @@ _SOLVER_C: Final = """    {real} *a = ({real} *)malloc(sizeof({real}) * n * n);
         for (int j = 0; j < n; j++) a[i * n + j] = ({real})s[i] * s[j] + (i == j ? shift : 0);"""
 
 
-def c_entry(code: str, function: Function, form: Form, *, cpp: bool) -> Candidate:
-    """A candidate of lane ``c`` that calls a function of the host."""
+def _around(form: Form) -> tuple[list[str], list[str]]:
+    """Statements before and after the call: of a solver's system, and of an array that is added to."""
     before, after = [], []
     if form.solver:
         before.append(_SOLVER_C.format(real=form.real))
         after.append("    for (int i = 0; i < n; i++) out[i] = (float)x[i];")
     if form.start:
         before.append(f"    memcpy(out, {form.start}, sizeof({form.real}) * {_extent(form, 'out')});")
+    return before, after
+
+
+def c_entry(code: str, function: Function, form: Form, *, cpp: bool) -> Candidate:
+    """A candidate of lane ``c`` that calls a function of the host."""
+    before, after = _around(form)
     values: dict[str, str] = {}
     for item, value in zip(function.parameters, form.values, strict=True):
         if item.kind == "vector":
@@ -96,12 +102,7 @@ def c_entry(code: str, function: Function, form: Form, *, cpp: bool) -> Candidat
 def host_program_entry(program: HostProgram, form: Form) -> Candidate:
     """A candidate of lane ``c`` that calls a host program, with its arrays in device memory where it takes them so."""
     function = program.function
-    before, after = [], []
-    if form.solver:
-        before.append(_SOLVER_C.format(real=form.real))
-        after.append("    for (int i = 0; i < n; i++) out[i] = (float)x[i];")
-    if form.start:
-        before.append(f"    memcpy(out, {form.start}, sizeof({form.real}) * {_extent(form, 'out')});")
+    before, after = _around(form)
     values: dict[str, str] = {}
     if bad := next((item for item in function.parameters if item.kind in ("rows", "vector", "matrix")), None):
         raise Underivable(f"the parameter `{bad.name}` of `{function.name}` cannot be passed to a host program")

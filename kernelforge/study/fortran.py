@@ -106,15 +106,9 @@ def read_procedure(code: str, names: re.Pattern[str]) -> Procedure:
 
 def fortran_forms(procedure: Procedure, forms: list[Form]) -> list[Form]:
     """The forms without those that add to an array of intent(out), where there are others."""
-    added = [
-        form
-        for form in forms
-        if form.start
-        and any(
-            detail.only_written and value == "out" for detail, value in zip(procedure.details, form.values, strict=True)
-        )
-    ]
-    return [form for form in forms if form not in added] or forms
+    written = [item.only_written for item in procedure.details]
+    kept = [form for form in forms if not form.start or (True, "out") not in zip(written, form.values, strict=True)]
+    return kept or forms
 
 
 def fortran_entry(procedure: Procedure, form: Form) -> Candidate:

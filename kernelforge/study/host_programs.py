@@ -20,7 +20,7 @@ from kernelforge.modelnew.convert.cpp_tokens import (
     text_of,
     tokenize,
 )
-from kernelforge.modelnew.convert.cpp_units import HostFunction, Unit
+from kernelforge.modelnew.convert.cpp_units import HostFunction, Unit, item_end
 from kernelforge.study.signatures import Function, Real, Underivable, host_function
 
 _HEADER: Final = "host_runtime.h"
@@ -63,10 +63,11 @@ _HIP_NAME: Final = re.compile(r"\bhip(?=[A-Z])")
 _HIP_INCLUDE: Final = re.compile(r"^[ \t]*#[ \t]*include[ \t]*[<\"]hip/[^\n]*$", re.MULTILINE)
 _LAUNCH_CALL: Final = "cudaLaunchKernelGGL"
 """HIP's function in place of ``<<<...>>>``, by its name as CUDA."""
+_LAUNCHES: Final = ("<<<", _LAUNCH_CALL)
 
 
 def hip_as_cuda(code: str) -> str:
-    """A HIP code with CUDA's names; another code as it is."""
+    """Put CUDA's names in the place of HIP's."""
     return _HIP_NAME.sub("cuda", _HIP_INCLUDE.sub("", code))
 
 
@@ -97,7 +98,7 @@ def read_host_program(code: str, unit: Unit, names: re.Pattern[str]) -> HostProg
     function = host_function(host, unit)
     source, kernels = _host_part(code, _template_launches(unit, launching, function.real))
     try:
-        passed = set(_passed(host, unit, set(launching)))
+        passed = set(_passed(host, set(launching)))
     except Unconvertible as error:
         raise Underivable(f"its host part cannot be read: {error.problem}") from error
     return HostProgram(
@@ -143,7 +144,7 @@ def _template_launches(unit: Unit, launching: Sequence[str], real: Real) -> dict
 
 def _launches(host: HostFunction) -> bool:
     """Whether a function launches a kernel itself."""
-    return any(token.text in ("<<<", _LAUNCH_CALL) for token in host.body)
+    return any(token.text in _LAUNCHES for token in host.body)
 
 
 def _called(host: HostFunction) -> Iterator[str]:
@@ -152,11 +153,11 @@ def _called(host: HostFunction) -> Iterator[str]:
             yield token.text
 
 
-def _passed(host: HostFunction, unit: Unit, launching: Set[str]) -> Iterator[str]:
+def _passed(host: HostFunction, launching: Set[str]) -> Iterator[str]:
     """Names within the arguments of launches, and of calls of functions that launch."""
     for at, token in enumerate(host.body[:-1]):
         call = host.body[at + 1].text == "("
-        if call and (token.text in (">>>", _LAUNCH_CALL) or (token.text in launching and token.text in unit.hosts)):
+        if call and (token.text in (">>>", _LAUNCH_CALL) or token.text in launching):
             yield from (item.text for item in host.body[at + 2 : matching(host.body, at + 1)] if item.kind == "name")
 
 
@@ -176,7 +177,7 @@ def _with_runtime(source: str, own: Set[str]) -> str:
             used.update(_API.findall(token.text))
         if token.kind == "name" and _DEVICE_NAME.fullmatch(token.text):
             used.add(token.text)
-    lacking = sorted(used - offered - {_LAUNCH_CALL})
+    lacking = sorted(used - offered)
     if lacking:
         raise Underivable(f"its host part uses {', '.join(lacking[:4])}, which no host program here can call")
     return f"{header}\n#line 1\n{source}"
@@ -210,7 +211,7 @@ def _items(code: str, tokens: Sequence[Token], kernels: dict[str, None], templat
     while at < len(tokens):
         token = tokens[at]
         if token.kind == "directive":
-            if "<<<" in token.text:
+            if any(launch in token.text for launch in _LAUNCHES):
                 raise Unconvertible(token.line, token.text, "a macro that launches a kernel")
             if _SAMPLES_INCLUDE.match(token.text):
                 raise Unconvertible(token.line, token.text, "a header of CUDA's samples")
@@ -218,22 +219,9 @@ def _items(code: str, tokens: Sequence[Token], kernels: dict[str, None], templat
                 yield token.text
             at += 1
             continue
-        end = _item_end(tokens, at)
+        end = item_end(tokens, at)
         yield _item(code, tokens[at:end], kernels, templates)
         at = end
-
-
-def _item_end(tokens: Sequence[Token], at: int) -> int:
-    """One past the item that begins at ``at``: a function ends with its body, all else with a semicolon."""
-    called = False
-    for position in outermost(tokens, at):
-        text = tokens[position].text
-        if text == ";":
-            return position + 1
-        if text == "{" and (called or tokens[at].text in ("namespace", "extern")):
-            return matching(tokens, position) + 1
-        called = called or text == "("
-    raise Unconvertible(tokens[at].line, tokens[at].text, "this declaration has no end")
 
 
 def _item(code: str, tokens: Sequence[Token], kernels: dict[str, None], templates: Mapping[str, str]) -> str:
@@ -254,7 +242,7 @@ def _item(code: str, tokens: Sequence[Token], kernels: dict[str, None], template
         return ""
     if body is not None and "main" in words[:body]:
         return ""
-    if "<<<" in words and words[0] in ("template", "namespace", "struct", "class"):
+    if not {*_LAUNCHES}.isdisjoint(words) and words[0] in ("template", "namespace", "struct", "class"):
         raise Unconvertible(tokens[0].line, head, "a launch within a template, a namespace or a class")
     return _with_calls(code, tokens, kernels, templates)
 
@@ -293,7 +281,7 @@ def _with_calls(code: str, tokens: Sequence[Token], kernels: dict[str, None], te
 def _arguments(code: str, tokens: Sequence[Token]) -> list[str]:
     """Texts of a launch's arguments."""
     for token in tokens:
-        if token.text in ("<<<", _LAUNCH_CALL):
+        if token.text in _LAUNCHES:
             raise Unconvertible(token.line, token.text, "a launch within the arguments of a launch")
     return [code[part[0].start : part[-1].end] for part in split_commas(tokens)]
 

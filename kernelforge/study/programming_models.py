@@ -40,9 +40,7 @@ MODELS: Final[dict[str, ProgrammingModel]] = {
             "serial", "C++", "c", "it is no programming model of the paper, only what suggestions fall to"
         ),
         ProgrammingModel("hip", "HIP", "cuda"),
-        ProgrammingModel(
-            "thrust", "Thrust", None, "its code runs on the host, and no host code of a suggestion is run with a device"
-        ),
+        ProgrammingModel("thrust", "Thrust", None, "its code runs on the host, and no runtime here has its containers"),
         ProgrammingModel("kokkos", "Kokkos", None, "its headers and its compiler are no part of this project"),
         ProgrammingModel("sycl", "SyCL", None, "its headers and its compiler are no part of this project"),
         ProgrammingModel("opencl", "OpenCL", None, "its compiler is no part of this project"),

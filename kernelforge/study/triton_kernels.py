@@ -9,7 +9,6 @@ import ast
 import re
 from copy import copy, deepcopy
 from itertools import chain
-from math import prod
 from typing import Final, NamedTuple
 
 from kernelforge.records import Candidate
@@ -28,11 +27,7 @@ _REALS: Final = r"alpha|beta"
 _INTEGERS: Final = r"[mnk]|n[xyz]|nnz|n_?\w+|num_?\w+|\w*numel|\w*(?:rows?|cols?)|\w*size|ld[abc]|dim\w*"
 _INDICES: Final = r"row_?ptrs?|row_?pointers|indptr|crow\w*|row_?(?:start|off)\w*|col\w*|indices|\w*idx"
 _STRIDE: Final = r"stride_?([abcxy])?_?(\w)?|([abcxy])_?(?:(?:row|col)_)?stride_?(\w)?"
-_DIMENSIONS: Final = {"a": "mk", "b": "kn", "out": "mn"}
-"""Letters of the dimensions of a product's matrices."""
 _LARGEST_BLOCK: Final = 65_536
-_THREADS: Final = 128
-"""Of a block with Triton's default of four warps."""
 
 
 class TritonKernel(NamedTuple):
@@ -108,17 +103,12 @@ def triton_entry(kernel: TritonKernel, form: Form) -> Candidate:
             value = _stride_value(item.arg, form, extents)
         else:
             value = extents.get(values[plain], values[plain])
-        constant = item.annotation is not None and "constexpr" in ast.unparse(item.annotation)
-        if constant:
+        if _is_constant(item):
             named.append(f"{item.arg}={value}")
         elif kinds.get(plain) in ("array", "index"):
             positional.append(value)
         else:
             positional.append(f"{'f32' if kinds.get(plain) == 'real' else 'i32'}({value})")
-    # Of a block with fewer elements than threads, several warps hold the same ones, and store them for each other.
-    sizes = [int(value) for value in blocks.values() if value.isdecimal()]
-    if not sizes or len(sizes) < len(blocks) or prod(sizes) < _THREADS:
-        named.append("num_warps=1")
     inputs = [name for name, _ in form.inputs]
     lines = [
         f"def forward({', '.join([*inputs, *form.scalars])}):",
@@ -221,14 +211,16 @@ def _parameter(name: str, kernel: str) -> Parameter:
         kind = "real"
     elif plain == name.lower() and re.fullmatch(_INTEGERS, plain):
         kind = "int"
-    real = "float" if kind in ("array", "real") else None
-    return Parameter(plain, kind, "float" if real else None, False)
+    return Parameter(plain, kind, None if kind in ("index", "int") else "float", False)
 
 
 def _is_block(item: ast.arg) -> bool:
     """Whether a parameter is the size of a block: a constant that is no extent."""
-    constant = item.annotation is not None and "constexpr" in ast.unparse(item.annotation)
-    return (constant and re.fullmatch(_INTEGERS, item.arg.lower()) is None) or "BLOCK" in item.arg.upper()
+    return (_is_constant(item) and re.fullmatch(_INTEGERS, item.arg.lower()) is None) or "BLOCK" in item.arg.upper()
+
+
+def _is_constant(item: ast.arg) -> bool:
+    return item.annotation is not None and "constexpr" in ast.unparse(item.annotation)
 
 
 def _stride(name: str) -> re.Match[str] | None:

@@ -229,8 +229,8 @@ def graph_task(origin: Task, graph: SizedGraph, name: str, may_be_named: Callabl
     drawn = [_draw(node, constants) for node in weights]
     inputs = [node for node in graph.nodes if node.kind == "input"]
     own_inputs = _input_code(parsed.tree, origin.source, renamed=bool(weights))
-    arguments = ", ".join(names[node.name] for node in sorted(inputs, key=lambda node: int(node.op)))
-    arguments = ", ".join([*([arguments] if arguments else []), *(names[node.name] for node in weights)])
+    parameters = (*sorted(inputs, key=lambda node: int(node.op)), *weights)
+    arguments = ", ".join(names[node.name] for node in parameters)
     extents, numbers = {}, {}
     for node in (*inputs, *weights):
         for axis, extent in enumerate(node.shape or ()):
@@ -248,7 +248,8 @@ def graph_task(origin: Task, graph: SizedGraph, name: str, may_be_named: Callabl
         if any(type(value) is float for value in constants.values[constant]):
             numbers[constant.lower()] = "float"
     lines = ["import torch", "import torch.nn as nn", "", "aten = torch.ops.aten", ""]
-    lines += [f"{constant} = {values[0]!r}" for constant, values in constants.used(own_inputs)]
+    used = constants.used(own_inputs)
+    lines += [f"{constant} = {values[0]!r}" for constant, values in used]
     lines += ["", "", "class Model(nn.Module):"]
     if constants.attributes:
         lines += ["    def __init__(self):", "        super().__init__()"]
@@ -261,13 +262,8 @@ def graph_task(origin: Task, graph: SizedGraph, name: str, may_be_named: Callabl
     lines += ["", "", "def get_init_inputs():", "    return []", ""]
     sizes = [Size(name="full")]
     for position, size in enumerate(graph.sizes[1:], 1):
-        differing = {
-            constant: values[position]
-            for constant, values in constants.used(own_inputs)
-            if values[position] != values[0]
-        }
+        differing = {constant: values[position] for constant, values in used if values[position] != values[0]}
         sizes.append(Size(name=size, constants=differing))
-    policy = origin.policy.model_copy(update={"reduction_length": None, "library": ()})
     task = Task(
         name=name,
         suite="pairs",
@@ -275,7 +271,7 @@ def graph_task(origin: Task, graph: SizedGraph, name: str, may_be_named: Callabl
         level=1,
         source="\n".join(lines),
         sizes=tuple(sizes),
-        policy=TaskPolicy.model_validate(policy.model_dump()),
+        policy=TaskPolicy.model_validate({**origin.policy.model_dump(), "reduction_length": None, "library": ()}),
         license=origin.license,
     )
     return GraphTask(task, extents, numbers)
@@ -470,9 +466,7 @@ def _input_code(tree: ast.Module, source: str, *, renamed: bool) -> list[str]:
     imports = [
         ast.unparse(statement)
         for statement in tree.body
-        if isinstance(statement, ast.Import | ast.ImportFrom)
-        and ast.unparse(statement)
-        not in ("import torch", "import torch.nn as nn", "from __future__ import annotations")
+        if isinstance(statement, ast.Import | ast.ImportFrom) and ast.unparse(statement) not in _IMPORTED
     ]
     texts = [ast.unparse(statement) for statement in tree.body if statement in needed]
     words = set(re.findall(r"\w+", "\n".join(texts)))

@@ -13,6 +13,7 @@ from typing import Any, Final, NoReturn
 
 from kernelforge.sandbox.channel import Channel
 from kernelforge.sandbox.shared_memory import Blob
+from kernelforge.translation.pages import PROT_NONE, address_of, protect
 
 HOOKS: Final = "host_runtime"
 """Variable of the program that holds the functions here."""
@@ -28,7 +29,6 @@ _NUMBERS: Final[dict[int, tuple[str, Any]]] = {
 _ELEMENTS: Final = {1: "int32", 2: "int64", 3: "float32", 4: "float64"}
 _DEVICE_SIDES: Final = {0: (False, False), 1: (True, False), 2: (False, True), 3: (True, True)}
 """By the kind of a copy: whether target and origin are device memory."""
-_PROT_NONE = 0
 
 _ALLOCATE = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _RELEASE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
@@ -58,17 +58,13 @@ class _Allocation:
     def __init__(self, size: int, poison: int, *, visible: bool) -> None:
         pages = (size // mmap.PAGESIZE + 1) * mmap.PAGESIZE
         self._area = mmap.mmap(-1, pages, flags=mmap.MAP_PRIVATE)
-        start = ctypes.c_char.from_buffer(self._area)
-        self.address = ctypes.addressof(start)
+        self.address = address_of(self._area)
         self.size = size
         self.visible = visible
         if visible:
             self.content = memoryview(self._area)[:size]
         else:
-            protect = ctypes.CDLL(None, use_errno=True).mprotect
-            protect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-            if protect(self.address, pages, _PROT_NONE):
-                raise OSError(ctypes.get_errno(), "mprotect")
+            protect(self._area, 0, pages, PROT_NONE)
             self.content = memoryview(bytearray(size))
         self.content[:] = bytes([poison]) * size
 

@@ -14,7 +14,7 @@ from kernelforge.compile import Artifact, Compiler
 from kernelforge.devices.base import Device, FaultKind, RunFailure, RunRequest, Session
 from kernelforge.errors import CandidateError, UnsupportedError
 from kernelforge.evaluation.stages.candidate_runs import SMALL_SIZE_INSTRUCTIONS
-from kernelforge.evaluation.stages.compile_stage import StageFailed
+from kernelforge.evaluation.stages.compile_stage import StageFailed, build_failure
 from kernelforge.modelnew.client import FaultKind as ProcessFault
 from kernelforge.modelnew.client import ModelNewFault
 from kernelforge.records import DType, Fingerprint, Verdict
@@ -27,7 +27,6 @@ _FAULTS: Final[dict[FaultKind, ProcessFault]] = {
     "sanitizer": "crash", "crash": "crash", "timeout": "timeout", "memory": "memory", "late": "missing",
 }  # fmt: skip
 """What a fault of a kernel is of the program."""
-_MOST_ERRORS = 8
 
 
 class KernelLauncher(Closing):
@@ -62,15 +61,9 @@ class KernelLauncher(Closing):
             built = self._compiler.build(self._source, self._expressions, arch=self._device.arch)
         except CandidateError as error:
             raise StageFailed(Verdict.POLICY, "compile", str(error)) from error
-        if isinstance(built, Artifact):
-            self._session = self._stack.enter_context(self._device.open(built))
-        elif built.refused:
-            raise StageFailed(Verdict.POLICY, "policy", built.refused)
-        elif built.limit:
-            verdict = Verdict.TIMEOUT if built.limit == "time" else Verdict.LIMIT
-            raise StageFailed(verdict, "compile", f"the compiler was stopped: it hit its {built.limit} limit")
-        else:
-            raise StageFailed(Verdict.BUILD, "compile", "\n".join(map(str, built.errors[:_MOST_ERRORS])))
+        if not isinstance(built, Artifact):
+            raise build_failure(built)
+        self._session = self._stack.enter_context(self._device.open(built))
 
     def launch(self, request: Mapping[str, Any], contents: Sequence[Blob]) -> Sequence[Blob]:
         """Run one kernel.

@@ -74,6 +74,8 @@ def read_signature(task: Task) -> Signature:
         )
     if task.policy.mutates:
         raise TaskError(f"task {task.name!r} changes an input in place, which no C candidate is called for")
+    if task.policy.host_inputs:
+        raise TaskError(f"task {task.name!r} has inputs in the host memory of a GPU, which a C candidate has none of")
     return Signature(task.name, parameters)
 
 

@@ -19,6 +19,7 @@ from typing import Any, Final
 from kernelforge.sandbox.channel import Channel, Frame
 from kernelforge.sandbox.shared_memory import Blob
 from kernelforge.translation.host_runtime import HostRuntime
+from kernelforge.translation.pages import PROT_NONE, PROT_READ, address_of, protect
 
 FLAGS: Final = ("-O2", "-fopenmp", "-fPIC", "-shared", "-fno-diagnostics-show-caret")
 """Of both compilers. OpenMP's directives count; arithmetic follows the standards."""
@@ -34,7 +35,6 @@ FORTRAN_FLAGS: Final = ("-ffree-form", "-ffree-line-length-none", "-fcheck=bound
 
 _MOST_LOG = 8000
 _PAGE = mmap.PAGESIZE
-_PROT_NONE, _PROT_READ = 0, 1
 _NUMBERS: Final[dict[str, Any]] = {
     "float": ctypes.c_float, "double": ctypes.c_double, "int": ctypes.c_int, "long long": ctypes.c_longlong,
     "unsigned char": ctypes.c_ubyte, "signed char": ctypes.c_byte,
@@ -45,7 +45,7 @@ _Reply = tuple[dict[str, Any], Sequence[Blob]]
 
 def warm_up(options: Mapping[str, Any]) -> None:
     """Load the C library's functions that every child uses."""
-    _protect(mmap.mmap(-1, _PAGE, flags=mmap.MAP_PRIVATE), 0, _PAGE, _PROT_READ)
+    protect(mmap.mmap(-1, _PAGE, flags=mmap.MAP_PRIVATE), 0, _PAGE, PROT_READ)
 
 
 def serve(channel: Channel) -> None:
@@ -130,28 +130,16 @@ class _Array:
             else:
                 view[self._start : self._start + size] = memoryview(content).cast("B")
         if content is not None:
-            _protect(self._map, _PAGE, inside, _PROT_READ)
-        _protect(self._map, 0, _PAGE, _PROT_NONE)
-        _protect(self._map, _PAGE + inside, _PAGE, _PROT_NONE)
+            protect(self._map, _PAGE, inside, PROT_READ)
+        protect(self._map, 0, _PAGE, PROT_NONE)
+        protect(self._map, _PAGE + inside, _PAGE, PROT_NONE)
 
     @property
     def address(self) -> int:
-        return _address(self._map) + self._start
+        return address_of(self._map) + self._start
 
     def content(self) -> Blob:
         return memoryview(self._map)[self._start : self._start + self._size]
-
-
-def _address(area: mmap.mmap) -> int:
-    return ctypes.addressof(ctypes.c_char.from_buffer(area))
-
-
-def _protect(area: mmap.mmap, start: int, size: int, protection: int) -> None:
-    """Set what may be done with pages of an area."""
-    protect = ctypes.CDLL(None, use_errno=True).mprotect
-    protect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-    if protect(_address(area) + start, size, protection):
-        raise OSError(ctypes.get_errno(), "mprotect")
 
 
 def _load(source: str, declaration: str, name: str, language: str) -> ctypes.CDLL:

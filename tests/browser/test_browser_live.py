@@ -188,16 +188,17 @@ def test_a_page_that_could_not_be_fetched_is_fetched_again(open_run: Callable[..
         expect(note).to_have_text(messages)
 
 
-@pytest.mark.all_cases("a page whose viewer does not answer says so and tries again, above")
 def test_a_page_that_may_not_listen_at_first_listens_later(open_run: Callable[..., Any], followed: Followed):
     from playwright.sync_api import expect
 
     with open_run() as (page, _, before):
         messages = page.locator(".live-note").text_content()
         page.route("**/events?*", lambda route: route.fulfill(status=503, body="too many pages listen already"))
+        page.clock.install()
         page.reload()
         expect(page.locator(".live-note")).to_have_text("connection lost; trying again")
         page.unroute("**/events?*")
+        page.clock.fast_forward(6_000)
         expect(page.locator(".live-note")).to_have_text(messages)
         followed.grow()
         expect(page.locator(CELLS)).to_have_count(before + 1)

@@ -98,7 +98,7 @@ def test_figures_that_are_made_up_are_found(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.all_cases("figures that are made up are found, above, by the same kernels")
+@pytest.mark.all_cases("figures that are made up are found, above; only the products of a T4 have other code")
 @pytest.mark.slow
 @pytest.mark.parametrize("key", ["h100", "a100", "rtx-4090", "t4"])
 @pytest.mark.usefixtures("warm_zygotes")

@@ -66,3 +66,9 @@ def test_a_budget_of_nothing_is_refused(cli: Callable[..., Done], tmp_path: Path
     assert done.code == 2
     assert "--dollars 0" in done.err
     assert not rows.exists()
+
+
+def test_both_directions_need_a_file(cli: Callable[..., Done]) -> None:
+    done = cli("translate", "--coder", "openai:m", "--both")
+    assert done.code == 2
+    assert "--both adds rows to the file of --output" in done.err

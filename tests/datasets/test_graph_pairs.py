@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kernelforge.datasets.graph_pairs import DROPPED, DroppedGraph, GraphKey, PairFolder, Stage
+from kernelforge.datasets.graph_pairs import DroppedGraph, GraphKey, PairFolder, Stage
 from kernelforge.errors import UsageError
 
 
@@ -39,8 +39,9 @@ def test_counts_are_of_all_graphs(tmp_path: Path) -> None:
     folder = PairFolder(tmp_path, 3)
     stages: tuple[Stage, ...] = ("c", "trace", "repeat")
     for stage in stages:
-        folder.add([folder.dropped_row(DroppedGraph(GraphKey(f"core/{stage}", 0), stage, "why"))], DROPPED)
+        folder.add(DroppedGraph(GraphKey(f"core/{stage}", 0), stage, "why"), 1.0)
     summary = folder.summary()
+    assert PairFolder(tmp_path, 3).summary() == summary
     assert (summary.graphs, summary.pairs, summary.rows) == (5, 2, 4)
     assert (summary.traced, summary.traced_with_pair) == (2, 1)
     assert summary.dropped == {"trace": 1, "repeat": 1, "c": 1}

@@ -190,7 +190,7 @@ def test_an_input_in_host_memory_is_pinned_where_the_model_runs_on_a_gpu(monkeyp
     reckoner = ReferenceRunner(task)
     (drawn,) = draws_of(reckoner, 1)
     pinned: list[torch.Tensor] = []
-    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: pinned.append(tensor) or tensor)
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: pinned.append(tensor.clone()) or pinned[-1])
     baselines = Baselines(reckoner)
     assert baselines._placed(drawn.inputs) is drawn.inputs
     baselines._captures = True  # as on a GPU

@@ -475,20 +475,14 @@ def begin_rows(output: Path) -> None:
 
 
 def append_row(row: BaseModel | Mapping[str, Any], output: Path) -> None:
-    """Add a line to a file of JSON lines; see :func:`append_rows`."""
-    append_rows([row], output)
+    """Add a line to a file of JSON lines; it is on the disk when this returns.
 
-
-def append_rows(rows: Iterable[BaseModel | Mapping[str, Any]], output: Path) -> None:
-    """Add lines to a file of JSON lines; they are on the disk when this returns.
-
-    After a crash the last line may lack its end, or lines that were added together be missing; every earlier one is
-    whole.
+    After a crash the last line may lack its end; every earlier one is whole.
     """
     import os
 
     with output.open("ab") as file:
-        file.write("".join(map(_line, rows)).encode("utf-8", "backslashreplace"))
+        file.write(_line(row).encode("utf-8", "backslashreplace"))
         file.flush()
         os.fsync(file.fileno())
 

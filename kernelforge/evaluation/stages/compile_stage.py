@@ -168,13 +168,18 @@ def compile_plans(
             work.build = work.build or result.build
             continue
         work.build = _without_text(result) if size.is_hidden else result
-        if result.refused:
-            raise _failure(Verdict.POLICY, "policy", size, result.refused, work)
-        if result.limit:
-            verdict = Verdict.TIMEOUT if result.limit == "time" else Verdict.LIMIT
-            raise _failure(verdict, "compile", size, f"the compiler was stopped: it hit its {result.limit} limit", work)
-        errors = "\n".join(str(diagnostic) for diagnostic in result.errors[:8])
-        raise _failure(Verdict.BUILD, "compile", size, errors, work)
+        failed = build_failure(result)
+        raise _failure(failed.verdict, failed.stage, size, failed.reason, work)
+
+
+def build_failure(build: Build) -> StageFailed:
+    """The verdict, stage and reason of a build without an artifact."""
+    if build.refused:
+        return StageFailed(Verdict.POLICY, "policy", build.refused)
+    if build.limit:
+        verdict = Verdict.TIMEOUT if build.limit == "time" else Verdict.LIMIT
+        return StageFailed(verdict, "compile", f"the compiler was stopped: it hit its {build.limit} limit")
+    return StageFailed(Verdict.BUILD, "compile", "\n".join(map(str, build.errors[:8])))
 
 
 def _without_text(build: Build) -> Build:

@@ -109,7 +109,7 @@ def _read(source: str, tokens: Sequence[Token], unit: Unit) -> None:
                 token.line, 'extern "C" {', "a linkage block cannot be split; mark each function instead"
             )
         else:
-            end = _item_end(tokens, at)
+            end = item_end(tokens, at)
             try:
                 _item(source, tokens[at:end], unit)
             except Unconvertible as error:
@@ -117,14 +117,14 @@ def _read(source: str, tokens: Sequence[Token], unit: Unit) -> None:
             at = end
 
 
-def _item_end(tokens: Sequence[Token], at: int) -> int:
-    """One past the item that begins at ``at``: a function ends with its body, all else with a semicolon."""
+def item_end(tokens: Sequence[Token], at: int) -> int:
+    """One past the item that begins at ``at``: a function or a block ends with its body, all else with a semicolon."""
     called = False
     for position in outermost(tokens, at):
         text = tokens[position].text
         if text == ";":
             return position + 1
-        if text == "{" and called:
+        if text == "{" and (called or tokens[at].text in ("namespace", "extern")):
             return matching(tokens, position) + 1
         called = called or text == "("
     raise Unconvertible(tokens[at].line, text_of(tokens[at : at + 8]), "this declaration has no end")

@@ -13,6 +13,7 @@ import pytest
 from kernelforge.candidate.resolved import ResolvedPlan
 from kernelforge.compile import Compiler
 from kernelforge.devices.cuda.tools.replay import Replay
+from kernelforge.devices.cuda.worker.driver import DriverError
 from kernelforge.devices.cuda.worker.errors import PlanFailed
 from tests.devices.cuda.plans import ADD, ADD_PLAN, Array, buffer_contents, build, randoms, resolve
 from tests.devices.cuda.software import SoftwareDriver, with_ptx
@@ -141,3 +142,15 @@ def test_a_plan_that_cuda_would_refuse_is_a_fault(compiler: Compiler) -> None:
     wide = replace(plan, steps=(replace(launch, block=(2048, 1, 1)),))
     with pytest.raises(PlanFailed, match=r"block .* is outside"):
         replay(compiler, ADD, wide, SoftwareDriver(), *arrays)
+
+
+def test_a_host_without_memory_to_pin_is_no_fault_of_the_plan(
+    compiler: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(driver: SoftwareDriver, nbytes: int) -> int:
+        raise DriverError("CUDA_ERROR_OUT_OF_MEMORY", "allocating")
+
+    monkeypatch.setattr(SoftwareDriver, "allocate_host", refuse)
+    arrays = (randoms(300), randoms(300))
+    with pytest.raises(DriverError, match="PINNED_MEMORY"):
+        replay(compiler, ADD, resolve(ADD_PLAN, arrays), SoftwareDriver(), *arrays, mapped=(1,))

@@ -19,8 +19,6 @@ from kernelforge.agents.builtin.ir.lowering import RESERVED
 from kernelforge.agents.builtin.ir.nodes import (
     ANCHORS,
     Attention,
-    Contraction,
-    Convolution,
     Dim,
     Loop,
     LoopResult,
@@ -31,15 +29,12 @@ from kernelforge.agents.builtin.ir.nodes import (
     Scan,
     StoredTensor,
     Value,
-    Window,
     computes,
     product,
 )
 from kernelforge.errors import UnsupportedError
 from kernelforge.records import DType
 
-_REPEATING: Final = (Contraction, Convolution, Window)
-"""Values that read an element of an operand many times."""
 _WITHOUT_LOOPS: Final = (Attention, Recurrence, Loop, LoopResult)
 
 _CALL: Final = re.compile(r"(?<![\w.])([A-Za-z_]\w*)(?:<[a-z ]+>)?\(")
@@ -163,7 +158,7 @@ def _may_be_inside(value: Value, reader: Value, stored: frozenset[Value]) -> boo
     for anchor in anchors:
         if value in cone(anchor, stored - {anchor}):
             is_read_once = isinstance(anchor, Reduce) and product(anchor.arg.shape).value == elements
-            return (is_read_once or isinstance(anchor, Scan)) and not isinstance(anchor, _REPEATING)
+            return is_read_once or isinstance(anchor, Scan)
     return elements == product(reader.shape).value
 
 

@@ -31,6 +31,7 @@ from kernelforge.devices.cuda.worker.driver import Driver, DriverError, Pointer
 from kernelforge.devices.cuda.worker.errors import PlanFailed, describe_step, plan_failure
 from kernelforge.devices.cuda.worker.launch_binding import BoundStep, KernelLimits, StepBinder, launch_error
 from kernelforge.devices.cuda.worker.main import open_driver, warm_up
+from kernelforge.devices.cuda.worker.tensors import allocate
 from kernelforge.devices.library_calls import cuda_tensor
 from kernelforge.sandbox import gpu_access, landlock, syscalls
 from kernelforge.sandbox.jail import others_can_read, readable_proc_paths
@@ -46,13 +47,12 @@ class ExactTensors:
     ``mapped`` are in pinned host memory."""
 
     def __init__(
-        self, driver: Driver, plan: ResolvedPlan, contents: Mapping[int, Blob], mapped: frozenset[int] = frozenset()
+        self, driver: Driver, plan: ResolvedPlan, contents: Mapping[int, Blob], mapped: frozenset[int]
     ) -> None:
         self._driver = driver
         self._pointers: dict[int, Pointer] = {}
         for buffer in plan.buffers:
-            allocate = driver.allocate_host if buffer.id in mapped else driver.allocate
-            self._pointers[buffer.id] = allocate(buffer.nbytes)
+            self._pointers[buffer.id] = allocate(driver, buffer, buffer.nbytes, mapped)
             content = contents.get(buffer.id)
             if content is not None:
                 driver.write(self._pointers[buffer.id], content)

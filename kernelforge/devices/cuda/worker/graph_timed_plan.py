@@ -46,7 +46,7 @@ class GraphTimedPlan:
         plan: ResolvedPlan,
         *,
         mutable: frozenset[int],
-        mapped: frozenset[int] = frozenset(),
+        mapped: frozenset[int],
         poison: int,
         flush_bytes: int,
         flush_each: bool,

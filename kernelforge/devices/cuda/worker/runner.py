@@ -105,8 +105,7 @@ class Runner:
             tensors.put(request.tensors)
             tensors.poison(request.poison)
         except DriverError as error:
-            needed = sum(buffer.nbytes for buffer in request.plan.buffers)
-            raise plan_failure(error, f"allocating {needed} bytes for the plan's tensors") from error
+            raise plan_failure(error, f"allocating {request.device_bytes} bytes for the plan's tensors") from error
         return tensors
 
     def stepwise(self, plan: ResolvedPlan, tensors: Tensors) -> None:

@@ -36,13 +36,29 @@ class _GuardedBuffer:
         return self.pointer + self.buffer.nbytes
 
 
+def allocate(driver: Driver, buffer: Buffer, nbytes: int, mapped: frozenset[int]) -> Pointer:
+    """Allocate memory for a buffer of a plan; for those of ``mapped``, pinned host memory.
+
+    Raises:
+        DriverError: it does not fit; of code ``PINNED_MEMORY``, which no plan causes, where it is the host's memory.
+    """
+    if buffer.id not in mapped:
+        return driver.allocate(nbytes)
+    try:
+        return driver.allocate_host(nbytes)
+    except DriverError as error:
+        if error.sticky:
+            raise
+        raise DriverError("PINNED_MEMORY", f"{buffer.label!r} was put into host memory: {error}") from error
+
+
 class Tensors:
     """Buffers of one plan on the device; those of ``mapped`` in pinned host memory, with guards there.
 
     Each guard has its own random bytes, so that neither a constant nor data of another buffer matches them.
 
     Raises:
-        DriverError: they do not fit; of code ``PINNED_MEMORY``, which no plan causes, where it is the host's memory.
+        DriverError: they do not fit: see :func:`allocate`.
     """
 
     def __init__(
@@ -58,13 +74,7 @@ class Tensors:
         """Copies of mutable inputs as :meth:`put` wrote them, made by :meth:`keep_pristine`."""
         try:
             for buffer in plan.buffers:
-                allocate = driver.allocate_host if buffer.id in mapped else driver.allocate
-                try:
-                    base = allocate(buffer.nbytes + 2 * GUARD_BYTES)
-                except DriverError as error:
-                    if buffer.id not in mapped or error.sticky:
-                        raise
-                    raise DriverError("PINNED_MEMORY", f"{buffer.label!r} was put into host memory: {error}") from error
+                base = allocate(driver, buffer, buffer.nbytes + 2 * GUARD_BYTES, mapped)
                 guarded = _GuardedBuffer(buffer, base, os.urandom(GUARD_BYTES), os.urandom(GUARD_BYTES))
                 self._buffers[buffer.id] = guarded
                 driver.write(guarded.base, guarded.before)

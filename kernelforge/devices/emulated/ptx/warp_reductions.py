@@ -62,16 +62,15 @@ def agreed_lanes(definitions: Mapping[str, list[Instruction]], value: Operand) -
             continue
         for moved in made.operands[1:]:
             shuffle = _only_definition(definitions, moved)
-            if shuffle is not None and shuffle.opcode == "shfl" and "bfly" in shuffle.modifiers:
+            if shuffle is not None and shuffle.opcode == "shfl":
                 break
         else:
             break
-        own, distance = shuffle.operands[1], constant_of(definitions, shuffle.operands[2])
-        clamp = constant_of(definitions, shuffle.operands[3])
+        own, distance = shuffle.operands[1], _butterfly_distance(definitions, shuffle)
         others = [operand for operand in made.operands[1:] if operand != moved]
         product = _only_definition(definitions, own) if made.opcode == "fma" else None
         terms = [own] if product is None else list(product.operands[1:]) if product.opcode == "mul" else []
-        if distance not in _STEPS or clamp != 31 or others != terms:
+        if not distance or others != terms:
             break
         bits |= distance
         if product is not None:
@@ -84,6 +83,14 @@ def _only_definition(definitions: Mapping[str, list[Instruction]], value: Operan
     """The instruction that gives a register its value, if it is one that always runs."""
     made = definitions.get(value.name, []) if isinstance(value, Reg) else []
     return made[0] if len(made) == 1 and made[0].predicate is None else None
+
+
+def _butterfly_distance(definitions: Mapping[str, list[Instruction]], shuffle: Instruction) -> int:
+    """Distance by which a shuffle moves values, if it is a butterfly of one bit over all of a warp; or else 0."""
+    if "bfly" not in shuffle.modifiers or constant_of(definitions, shuffle.operands[3]) != 31:
+        return 0
+    distance = constant_of(definitions, shuffle.operands[2])
+    return distance if distance in _STEPS else 0
 
 
 @dataclass(frozen=True)
@@ -164,10 +171,8 @@ class _Search:
 
     def distance(self, i: Instruction) -> int:
         """Distance by which a shuffle of all lanes moves values, if it is a butterfly of one bit; or else 0."""
-        if "bfly" not in i.modifiers or self.constant(i.operands[4]) not in _EVERY_LANE:
-            return 0
-        distance = self.constant(i.operands[2])
-        return distance if distance in _STEPS and self.constant(i.operands[3]) == 31 else 0
+        distance = _butterfly_distance(self.definitions, i)
+        return distance if distance and constant_of(self.definitions, i.operands[4]) in _EVERY_LANE else 0
 
     def step(self, number: int, i: Instruction, first: Hashable) -> _Partial | None:
         """The reduction that an operation goes on with, of a value and the same value moved."""
@@ -200,7 +205,3 @@ class _Search:
                 id(instructions[p.start]), p.operation, p.distances, frozenset(id(instructions[n]) for n in inner)
             )
         return result
-
-    def constant(self, operand: Operand) -> int | None:
-        """The integer that an operand always has; None where it may change."""
-        return constant_of(self.definitions, operand)

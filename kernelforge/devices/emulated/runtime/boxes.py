@@ -20,7 +20,7 @@ from kernelforge.devices.emulated.codegen.numba_intrinsics import (
 )
 from kernelforge.devices.emulated.runtime.access import find_allocation, read_element, write_element
 from kernelforge.devices.emulated.runtime.atomics import combine
-from kernelforge.devices.emulated.runtime.cache import count_host, is_host, l2_read, l2_write
+from kernelforge.devices.emulated.runtime.cache import CACHE_HOST_COUNTERS, count_host, is_host, l2_read, l2_write
 from kernelforge.devices.emulated.runtime.faults import record_fault
 from kernelforge.devices.emulated.runtime.warp import half_to_f32
 
@@ -219,7 +219,7 @@ def count_range(ctx: int, op: int, address: int, size: int, access: int, last: i
         line = last >> 2
         for sector in range(first, end + 1):
             if is_host(cache, sector):
-                count_host(cache, 1, sector >> 2 != line)
+                count_host(cache + CACHE_HOST_COUNTERS, 1, sector >> 2 != line)
                 line = sector >> 2
                 continue
             if access != lay.STORE:

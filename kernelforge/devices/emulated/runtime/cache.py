@@ -575,10 +575,6 @@ def cache_access(ctx: int, count: int, access: int, masks: int) -> None:
     warp = load_i32(ctx + lay.CTX_WARP)
     if load_i64(cache + CACHE_TRACE_CAPACITY):
         record_request(cache, units, count, access, masks, warp)
-    if load_i64(cache + CACHE_HOST_RANGE_COUNT):
-        count = without_host(cache, units, count, access, masks, warp)
-        if count == 0:
-            return
     if load_i64(cache + CACHE_FOOTPRINT_ONLY) and access == lay.LOAD:
         note_loads(cache, units, count, warp)
     else:
@@ -597,41 +593,10 @@ def is_host(cache: int, sector: int) -> bool:
 
 
 @native
-def count_host(cache: int, sectors: int, requests: int) -> None:
-    """Count sectors that are read over the host link, and requests of them."""
-    host = cache + CACHE_HOST_COUNTERS
+def count_host(host: int, sectors: int, requests: int) -> None:
+    """Count sectors that are read over the host link, and requests of them; ``host``: address of both counters."""
     store_i64(host, load_i64(host) + sectors)
     store_i64(host + 8, load_i64(host + 8) + requests)
-
-
-@native
-def without_host(cache: int, units: int, count: int, access: int, masks: int, warp: int) -> int:
-    """Read the sectors of one request that are of host memory, and take them out of it.
-
-    What the L1 lacks of a line is one request on the link. Returns how many sectors are in device memory.
-    """
-    counters = cache + CACHE_COUNTERS
-    rest = 0
-    line = -1
-    for k in range(count):
-        sector = load_i64(units + 8 * k)
-        if not is_host(cache, sector):
-            store_i64(units + 8 * rest, sector)
-            if masks:
-                store_i64(masks + 8 * rest, load_i64(masks + 8 * k))
-            rest += 1
-            continue
-        if access == lay.LOAD:
-            store_i64(counters, load_i64(counters) + 1)
-            if l1_read(cache, load_i64(cache + CACHE_L1_TAGS), load_i64(cache + CACHE_L1_SETS), sector):
-                store_i64(counters + 8, load_i64(counters + 8) + 1)
-                continue
-        count_host(cache, 1, sector >> 2 != line)
-        line = sector >> 2
-    if rest == 0:
-        epoch = load_i64(cache + CACHE_EPOCHS) + 8 * warp
-        store_i64(epoch, load_i64(epoch) + 1)
-    return rest
 
 
 @native
@@ -669,6 +634,7 @@ def l1_access(
     if access != lay.STORE:
         epoch = load_i64(cache + CACHE_EPOCHS) + 8 * warp
         store_i64(epoch, load_i64(epoch) + 1)
+    host = load_i64(replay + REPLAY_RESULTS) + REPLAY_RESULT * job + 16 if replay else cache + CACHE_HOST_COUNTERS
     line = -1
     for k in range(count):
         sector = load_i64(units + 8 * k)
@@ -682,12 +648,9 @@ def l1_access(
             if l1_read(cache, tags, sets, sector):
                 store_i64(counters + 8, load_i64(counters + 8) + 1)
                 continue
-        if replay and is_host(cache, sector):
-            result = load_i64(replay + REPLAY_RESULTS) + REPLAY_RESULT * job
-            store_i64(result + 16, load_i64(result + 16) + 1)
-            if sector >> 2 != line:
-                line = sector >> 2
-                store_i64(result + 24, load_i64(result + 24) + 1)
+        if is_host(cache, sector):
+            count_host(host, 1, sector >> 2 != line)
+            line = sector >> 2
             continue
         send_read(cache, replay, sector, access, stands_alone(units, k, count), job, request)
 

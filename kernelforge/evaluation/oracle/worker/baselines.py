@@ -27,10 +27,16 @@ from kernelforge.errors import BaselineError
 from kernelforge.evaluation.oracle.worker.comparison import Got
 from kernelforge.evaluation.oracle.worker.cublas import CUBLAS_NAMES, AlgorithmSearch, MatmulSets
 from kernelforge.evaluation.oracle.worker.matmul import Product, as_matmul
-from kernelforge.evaluation.oracle.worker.reference import Value, clone_strided, flatten_outputs
+from kernelforge.evaluation.oracle.worker.reference import Value, clone_strided, flatten_outputs, to_device
 from kernelforge.evaluation.oracle.worker.reference_runner import InputDraw, ReferenceRunner
 from kernelforge.evaluation.oracle.worker.timed_baseline import BufferSets, Shape, TimedBaseline
-from kernelforge.evaluation.oracle.worker.torch_device import default_device, lost, release_cached_memory, synchronize
+from kernelforge.evaluation.oracle.worker.torch_device import (
+    HOST,
+    default_device,
+    lost,
+    release_cached_memory,
+    synchronize,
+)
 from kernelforge.evaluation.oracle.worker.tracing import trace_at
 
 _WARM_UPS: Final = 3
@@ -194,7 +200,7 @@ class Baselines:
             return inputs
         in_host = self._reckoner.task.policy.host_inputs
         return tuple(
-            clone_strided(value.cpu()).pin_memory() if number in in_host and isinstance(value, torch.Tensor) else value
+            to_device(value, HOST).pin_memory() if number in in_host and isinstance(value, torch.Tensor) else value
             for number, value in enumerate(inputs)
         )
 

@@ -123,7 +123,7 @@ def size_facts(
     inputs: Sequence[Value],
     size: str,
     mutates: Sequence[int],
-    host_inputs: Sequence[int] = (),
+    host_inputs: Sequence[int],
 ) -> SizeFacts:
     """Run the reference once on ``inputs`` and say what it takes and gives.
 
