@@ -18,6 +18,24 @@ from kernelforge.version import DISTRIBUTION, __version__
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 DATA = ("tasks", "prompts", "sandbox", "skills")
+TORCH_ON_PYPI = "2.13.0"
+REQUIRED_BY_TORCH_ON_PYPI = [
+    "cuda-bindings<14,>=13.0.3",
+    "cuda-toolkit==13.0.3",
+    "filelock",
+    "fsspec>=0.8.5",
+    "jinja2",
+    "networkx>=2.5.1",
+    "nvidia-cudnn-cu13==9.20.0.48",
+    "nvidia-cusparselt-cu13==0.8.1",
+    "nvidia-nccl-cu13==2.29.7",
+    "nvidia-nvshmem-cu13==3.4.5",
+    "setuptools>=77.0.3",
+    "sympy>=1.13.3",
+    "triton==3.7.1",
+    "typing-extensions>=4.10.0",
+]
+"""What the metadata of its wheel for Linux says; ``.ci/cuda-stack`` compares this with the installed wheel."""
 
 
 @pytest.fixture(scope="module")
@@ -121,6 +139,16 @@ def test_constraints_for_cuda_12_pin_every_cuda_wheel_of_the_extra_within_its_bo
     of_cuda = {item.name for item in packages if item.name.startswith(("cuda-", "cupy-")) or "cu12" in item.name}
     assert pinned.keys() == of_cuda | {"torch"}
     assert not [item for item in packages if item.name in pinned and not item.specifier.contains(pinned[item.name])]
+
+
+def test_constraints_allow_the_cuda_build_of_torch() -> None:
+    """On most machines PyPI gives that build, and pip refuses a constraint that one of its requirements excludes."""
+    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
+    pinned = dict(line.split("==") for line in lines)
+    assert pinned["torch"] == TORCH_ON_PYPI, "state what this torch requires: pip download --no-deps torch==VERSION"
+    requirements = [Requirement(line) for line in REQUIRED_BY_TORCH_ON_PYPI]
+    assert {"triton", "cuda-bindings"} <= {item.name for item in requirements} & pinned.keys()
+    assert not [item for item in requirements if item.name in pinned and not item.specifier.contains(pinned[item.name])]
 
 
 def test_an_unpacked_wheel_finds_its_own_data(wheel: zipfile.ZipFile, tmp_path: Path) -> None:

@@ -280,7 +280,7 @@ def _assemble(ptx: bytes, arch: str) -> tuple[bytes, str]:
         source, target = os.path.join(folder, "module.ptx"), os.path.join(folder, "module.cubin")
         with open(source, "wb") as file:
             file.write(ptx)
-        # The options are Triton's own (3.9): the last one is its workaround for a fault of ptxas 13.
+        # The options are Triton's own (3.7 to 3.9): the last one is its workaround for a fault of ptxas 13.
         command = [program, "-lineinfo", "-v", "--regAllocOptLevel=2", f"--gpu-name={arch}", source, "-o", target]
         done = subprocess.run(command, capture_output=True, text=True, timeout=_PTXAS_S)
         if done.returncode:

@@ -5,14 +5,17 @@ Run by ``.ci/cuda-stack``, which installs them; elsewhere these tests skip.
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import json
 from functools import cache
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
 
 from tests.cuda_stack.machine import HERE, MACHINES, Outcome, buildable, run_in
+from tests.test_packaging import REQUIRED_BY_TORCH_ON_PYPI, TORCH_ON_PYPI
 
 torch_cuda = importlib.util.find_spec("torch") and importlib.import_module("torch").version.cuda
 pytestmark = [
@@ -38,6 +41,16 @@ def stages(name: str, *arguments: str) -> tuple[dict[str, Any], Outcome]:
     outcome = run_in(BY_NAME[name], ["{python}", SCRIPT, "--cuda", *arguments], timeout_s=1200)
     assert outcome.status == 0, outcome.output
     return json.loads(outcome.output.splitlines()[-1]), outcome
+
+
+def test_this_torch_requires_what_the_test_of_the_constraints_says() -> None:
+    requirements = [Requirement(line) for line in importlib.metadata.requires("torch") or []]
+    environment = {"extra": "", "platform_system": "Linux"}
+    always = {
+        f"{item.name}{item.specifier}" for item in requirements if not item.marker or item.marker.evaluate(environment)
+    }
+    assert importlib.metadata.version("torch").partition("+")[0] == TORCH_ON_PYPI
+    assert always == {str(Requirement(line)) for line in REQUIRED_BY_TORCH_ON_PYPI}
 
 
 @pytest.mark.parametrize("name", [machine.name for machine in MACHINES if machine.landlock != 0])
