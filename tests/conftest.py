@@ -9,6 +9,7 @@ import os
 import signal
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -74,8 +75,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left_out = set(cases_left_out(items))
         config.hook.pytest_deselected(items=[item for item in items if item in left_out])
         items[:] = [item for item in items if item not in left_out]
-    slow, browser = ({item.path for item in items if item.get_closest_marker(marker)} for marker in ("slow", "browser"))
-    items.sort(key=lambda item: (item.path not in slow, item.path not in browser))
+    markers: dict[Path, set[str]] = {}
+    for item in items:
+        markers.setdefault(item.path, set()).update(mark.name for mark in item.iter_markers())
+    items.sort(key=lambda item: ("slow" not in markers[item.path], "browser" not in markers[item.path]))
 
 
 def cases_left_out(items: list[pytest.Item]) -> list[pytest.Item]:

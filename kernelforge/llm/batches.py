@@ -7,13 +7,15 @@ import contextlib
 import json
 import time
 from collections.abc import Mapping
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from kernelforge.errors import ProviderError
-from kernelforge.llm.anthropic import AnthropicModel
 from kernelforge.llm.base import ChatReply, ChatRequest
 from kernelforge.llm.http import RemoteModel, Wire, code_failure, plain, read_wire, status_failure
-from kernelforge.llm.openai import OpenAIModel
+
+if TYPE_CHECKING:
+    from kernelforge.llm.anthropic import AnthropicModel
+    from kernelforge.llm.openai import OpenAIModel
 
 KEEP_FILES_SECONDS = 3 * 24 * 3600
 """How long prompts and replies of a batch lie at OpenAI, whose batches take a day at most."""
@@ -134,6 +136,8 @@ class _Item(Wire):
 
 def make_batch_jobs(model: OpenAIModel | AnthropicModel) -> OpenAIBatches | AnthropicBatches:
     """The batches of a model's provider."""
+    from kernelforge.llm.openai import OpenAIModel  # Anthropic's SDK takes a second to import, and is not needed here
+
     return OpenAIBatches(model) if isinstance(model, OpenAIModel) else AnthropicBatches(model)
 
 

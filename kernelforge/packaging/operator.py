@@ -101,6 +101,8 @@ class Operator:
         self._parts: dict[tuple[int, str], tuple[Part | None, Part]] = {}
         self._prepared: dict[tuple[Any, ...], _Prepared] = {}
         self._lock = threading.RLock()
+        # Not a decorator: it imports the compiler, which would double the time to import this module.
+        self._untraced = torch.compiler.disable(self._with_gradient)
         full = self.manifest.sizes[0]
         self._inputs = len(full.inputs)
         self._weight_names = tuple(weight.name for weight in full.weights)
@@ -130,12 +132,11 @@ class Operator:
                 f"({', '.join(self._weight_names) or 'none'}); it was given {len(values)} values"
             )
         if torch.is_grad_enabled() and any(isinstance(v, torch.Tensor) and v.requires_grad for v in values):
-            differentiable: tuple[torch.Tensor, ...] = self._with_gradient(values)
+            differentiable: tuple[torch.Tensor, ...] = self._untraced(values)
             return differentiable
         outputs: list[torch.Tensor] = self._call(*values)
         return tuple(outputs)
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _with_gradient(self, values: Sequence[Value]) -> tuple[torch.Tensor, ...]:
         """Outputs of the reference, through which a gradient flows; not traced, so that calls are counted."""
         self.fallbacks["gradient"] += 1

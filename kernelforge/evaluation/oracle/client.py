@@ -88,9 +88,6 @@ _HOST_BYTES = 24 << 30
 """Host memory of the child where the reference runs on a GPU; the oracle worker's ``torch_device`` module limits the
 GPU's."""
 
-GPU_SHARE: Final = 0.6
-"""Part of a GPU's memory that torch may take in the oracle's process; the rest is for the candidate's runner."""
-
 _GPU_TMP_BYTES, _GPU_FILE_BYTES = 2 << 30, 512 << 20
 """The private ``/tmp`` and its largest file, where compiled baselines are kept."""
 

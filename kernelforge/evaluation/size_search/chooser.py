@@ -13,8 +13,8 @@ from platformdirs import user_cache_path
 from pydantic import ValidationError
 
 from kernelforge.errors import ChildTimeout, SandboxError, TaskError
+from kernelforge.evaluation.oracle import GPU_SHARE
 from kernelforge.evaluation.oracle.client import (
-    GPU_SHARE,
     MEMORY_BYTES,
     AdmissionIssue,
     ChildZygote,

@@ -36,7 +36,7 @@ from kernelforge.evaluation.oracle.worker.torch_device import (
     release_cached_memory,
     set_arithmetic,
 )
-from kernelforge.evaluation.oracle.worker.tracing import trace_at, trace_source
+from kernelforge.evaluation.oracle.worker.tracing import trace_at
 from kernelforge.records import DType, Size, Task
 from kernelforge.sandbox.channel import Channel, Frame
 from kernelforge.sandbox.shared_memory import Blob
@@ -80,7 +80,6 @@ def warm_up(options: Mapping[str, Any]) -> None:
         | {"sizes": [{"name": "full"}, {"name": "small"}], "policy": {"ties": [1]}}
     )
     with hide_gpu():
-        trace_source(_WARM_UP_TASK, {})
         reckoner = ReferenceRunner(task)
         reckoner.draw("small", "task", 1)
         facts_at(reckoner.described("small"), "small", (), (), fake=True)

@@ -9,16 +9,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
-from kernelforge.devices.base import SampleWork
 from kernelforge.errors import BaselineError
 from kernelforge.evaluation.oracle.worker.torch_device import synchronize
 from kernelforge.prediction.launch_queue import measured_launch_queue
 from kernelforge.records import LaunchQueue
 from kernelforge.utils.garbage import collection_paused
+
+if TYPE_CHECKING:
+    from kernelforge.devices.base import SampleWork
 
 
 class BufferSets(Protocol):

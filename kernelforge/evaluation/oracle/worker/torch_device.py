@@ -21,7 +21,7 @@ from typing import Any, Final
 import torch
 
 from kernelforge.errors import TaskError
-from kernelforge.evaluation.oracle.client import GPU_SHARE
+from kernelforge.evaluation.oracle import GPU_SHARE
 
 _IDLE_BYTES: Final = 1 << 30
 """Memory that torch or the C library keeps for later, above which it is given back after a draw and at its release."""
