@@ -102,7 +102,7 @@ class Operator:
         self._prepared: dict[tuple[Any, ...], _Prepared] = {}
         self._lock = threading.RLock()
         # Not a decorator: it imports the compiler, which would double the time to import this module.
-        self._untraced = torch.compiler.disable(self._with_gradient)
+        self._untraced = torch.compiler.disable(self._with_gradient)  # type: ignore[no-untyped-call]
         full = self.manifest.sizes[0]
         self._inputs = len(full.inputs)
         self._weight_names = tuple(weight.name for weight in full.weights)
