@@ -71,6 +71,9 @@ def evaluate(
     ] = None,
     device: DeviceOption = None,
     profile: Annotated[bool, typer.Option("--profile/--no-profile", help="Profile a correct candidate.")] = True,
+    timed: Annotated[
+        bool, typer.Option("--time", help="Of lane c: time a right function, in turn with the suite's and PyTorch.")
+    ] = False,
     seed: SeedOption = None,
     runtime: RuntimeOption = None,
     protocol: ProtocolOption = None,
@@ -88,9 +91,11 @@ def evaluate(
         if choices or device not in (None, "cpu"):
             option = "--choose" if choices else f"--device {device}"
             raise UsageError(f"{option} is not for lane c: a C function has no choices and runs on this machine's CPU")
-        result = _evaluate_c(text, task, seed, allow_unconfined)
+        result = _evaluate_c(text, task, seed, allow_unconfined, timed=timed)
         _show(result, as_json=as_json)
         raise typer.Exit(0 if result.evaluation.outcome == "OK" else 1)
+    if timed:
+        raise UsageError("--time is for lane c: a GPU times every right candidate, an emulated device models the time")
     measuring = measure_settings(runtime, protocol, sanitizer, measure, approx=approx, screen=screen)
     if device is None:
         device = default_device(opens=True, measure=measuring, allow_unconfined=allow_unconfined)
@@ -147,22 +152,24 @@ def _evaluate_class(
         return evaluators.evaluate(loaded, candidate, seed=secrets.randbits(63) if seed is None else seed)
 
 
-def _evaluate_c(text: str, task: str, seed: int | None, allow_unconfined: bool) -> EvaluationResult:
+def _evaluate_c(text: str, task: str, seed: int | None, allow_unconfined: bool, *, timed: bool) -> EvaluationResult:
     """Evaluate a C file with the function of a task that translates C, in a jailed process."""
     import secrets
 
     from pydantic import ValidationError
 
-    from kernelforge.records import first_fault
+    from kernelforge.records import MeasureSettings, first_fault
     from kernelforge.tasks import load_task
     from kernelforge.translation.evaluator import CEvaluators, c_candidate
+    from kernelforge.translation.timing import SECONDS
 
     try:
         candidate = c_candidate(text)
     except ValidationError as error:
         raise UsageError(f"the file is no candidate: {first_fault(error)}") from error
     loaded = load_task(task_reference(task))
-    with CEvaluators(allow_unconfined=allow_unconfined) as evaluators:
+    measure = MeasureSettings(seconds=SECONDS) if timed else None
+    with CEvaluators(allow_unconfined=allow_unconfined, measure=measure) as evaluators:
         return evaluators.evaluate(loaded, candidate, seed=secrets.randbits(63) if seed is None else seed)
 
 

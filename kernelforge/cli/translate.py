@@ -42,6 +42,10 @@ def translate(
     full: Annotated[
         bool, typer.Option("--full/--no-full", help="Also compare the full size, where the reference is cheap there.")
     ] = False,
+    timed: Annotated[
+        bool,
+        typer.Option("--time", help="Time right translations at the full size, against the suite's C and PyTorch."),
+    ] = False,
     seed: SeedOption = None,
     base_url: BaseUrlOption = None,
     llm: LLMOption = None,
@@ -59,7 +63,7 @@ def translate(
     allow_unconfined: UnconfinedOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Translate the CUDA of a suite's tasks into C, and print compile rate, Pass@k, BLEU and CodeBLEU."""
+    """Translate the CUDA of a suite's tasks into C, and print compile rate, Pass@k, BLEU, CodeBLEU and speedups."""
     import secrets
     from contextlib import closing
 
@@ -67,13 +71,14 @@ def translate(
     from kernelforge.cli.run import stopping
     from kernelforge.datasets.training import c_translation
     from kernelforge.llm.providers import Providers
-    from kernelforge.records import Verdict
+    from kernelforge.records import MeasureSettings, Verdict
     from kernelforge.report.formatting import one_line
     from kernelforge.report.terminal.translation import translation_lines
     from kernelforge.run.budget import RunBudget, StopSignal
     from kernelforge.run.translations import Reversals, Translation, scores
     from kernelforge.run.translations import translate as translations
     from kernelforge.tasks import load_suite
+    from kernelforge.translation.timing import SECONDS
 
     if both and output is None:
         raise UsageError("--both adds rows to the file of --output: name one")
@@ -100,7 +105,8 @@ def translate(
                 providers.answerer(coder, budget.task()),
                 samples=samples,
                 seed=seed,
-                full=full,
+                full=full or timed,
+                measure=MeasureSettings(seconds=SECONDS) if timed else None,
                 allow_unconfined=allow_unconfined,
             ):
                 made.append(item)

@@ -83,7 +83,16 @@ from kernelforge.records.task import (
     WeightSpec,
     language_of,
 )
-from kernelforge.records.timing import Clocks, HostClock, LaunchQueue, Ratio, SideEnergy, SideTimes, Timing
+from kernelforge.records.timing import (
+    Clocks,
+    CpuConditions,
+    HostClock,
+    LaunchQueue,
+    Ratio,
+    SideEnergy,
+    SideTimes,
+    Timing,
+)
 
 __all__ = [
     "DRAWN_SIZE",
@@ -102,6 +111,7 @@ __all__ = [
     "Comparison",
     "CompiledLaunch",
     "Correctness",
+    "CpuConditions",
     "DType",
     "Diagnostic",
     "EnergyEstimate",

@@ -424,7 +424,10 @@ class Evaluation(Record):
                 raise ValueError(f"verdict {self.verdict} needs a reason")
         if self.performance is not None:
             measured = self.performance.origin is Origin.MEASURED
-            if measured and self.fingerprint.device_kind != "cuda":
+            on_cpu = self.lane == "c" and self.fingerprint.device_kind == "cpu"
+            if measured and on_cpu != self.performance.protocol.startswith("cpu/"):
+                raise ValueError("a C function alone is timed on a CPU, by the protocol 'cpu/N'")
+            if measured and not on_cpu and self.fingerprint.device_kind != "cuda":
                 raise ValueError(f"{self.fingerprint.device_kind} device cannot carry a measured time")
             if not measured and self.fingerprint.device_kind != "emulated":
                 raise ValueError("a modelled time comes from an emulated device only")

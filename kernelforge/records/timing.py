@@ -25,7 +25,8 @@ class SideTimes(Record):
 
     name: str
     """``candidate``, or a baseline: ``eager``, ``eager-graph``, ``compile``, ``compile-max-autotune``, ``cublas``,
-    ``cublaslt-heuristic``, ``cublaslt-autotuned``; ``eager-synchronised``, which the speedup is never against."""
+    ``cublaslt-heuristic``, ``cublaslt-autotuned``; ``eager-synchronised``, which the speedup is never against; ``c``,
+    the suite's C function."""
     samples_us: tuple[float, ...] = Field(min_length=1)
     """Time of one execution, per sample in order; if there are very many, at even steps."""
     median_us: float = Field(gt=0, allow_inf_nan=False)
@@ -137,11 +138,27 @@ class LaunchQueue(Record):
         return max(self.tklqt_us - self.launch_us, 0.0)
 
 
+class CpuConditions(Record):
+    """Processor, threads and compiler of timed C functions."""
+
+    name: str
+    """Of the processor."""
+    cpus: int = Field(ge=1)
+    """Processors that both sides may use."""
+    threads: int = Field(ge=1)
+    """Of OpenMP, and of PyTorch; a function may start others."""
+    command: str
+    """Compiler and flags of the candidate; the suite's function is compiled alike, by the compiler of its language."""
+    overhead_us: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """Time of a call of an empty function, taken the same way. It is part of every time, and is not subtracted."""
+
+
 class Timing(Record):
     """One candidate timed against its baselines at the full size, under one protocol."""
 
     protocol: str
-    """``graph/1``, ``launch/1`` or ``kernelbench/1``; with the suffix ``+server`` for gaps between requests."""
+    """``graph/1``, ``launch/1`` or ``kernelbench/1``, with the suffix ``+server`` for gaps between requests;
+    ``cpu/1`` for a C function."""
     mode: Literal["offline", "server"] = "offline"
     sets: int = Field(ge=1)
     """Disjoint sets of inputs, weights and outputs in one sample."""
@@ -163,6 +180,8 @@ class Timing(Record):
     budget_s: float = Field(gt=0)
     host: HostClock | None = None
     clocks: Clocks | None = None
+    cpu: CpuConditions | None = None
+    """Of a C function; its times are of calls on this machine's CPU."""
     energy: tuple[SideEnergy, ...] = ()
     """Of the candidate, then of the fastest baseline; empty unless it was requested and could be measured."""
     eager_launches: LaunchQueue | None = None

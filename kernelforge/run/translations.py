@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from typing import Final
+from statistics import geometric_mean
+from typing import Final, Self
 
 from pydantic import Field
 
@@ -23,21 +24,25 @@ from kernelforge.evaluation.pool import EvaluatorPool, open_admitted
 from kernelforge.llm.base import Answerer, Question
 from kernelforge.records import (
     Candidate,
+    CpuConditions,
     Evaluation,
     MeasureSettings,
     Message,
     Operator,
+    Ratio,
     Task,
     TaskFacts,
     Verdict,
     content_hash,
 )
 from kernelforge.records.base import Record
+from kernelforge.records.timing import Interval
 from kernelforge.rewards.base import BEFORE_BUILT
 from kernelforge.run.task_loop import make_task_context
 from kernelforge.search import pass_at_k
 from kernelforge.translation.evaluator import CEvaluators, c_candidate
 from kernelforge.translation.likeness import Likeness, likeness
+from kernelforge.translation.timing import EAGER, SUITE_FUNCTION
 from kernelforge.utils.closing import Closing
 
 
@@ -58,6 +63,49 @@ class Translation(Record):
         return self.evaluation.verdict is Verdict.OK or self.evaluation.stage not in BEFORE_BUILT
 
 
+class TranslationTime(Record):
+    """Time of one right translation, and its speedups."""
+
+    task: str
+    sample: int = Field(ge=0)
+    time_us: float
+    """Median of a call at the full size."""
+    interval_us: Interval
+    speedups: tuple[Ratio, ...]
+    """Over the suite's own function, and over eager PyTorch; without those that could not be timed."""
+    cpu: CpuConditions | None
+
+    @classmethod
+    def of(cls, translation: Translation) -> Self | None:
+        """The time of a translation; None where it was not timed."""
+        performance = translation.evaluation.performance
+        if performance is None or performance.timing is None:
+            return None
+        timing = performance.timing
+        return cls(
+            task=translation.task,
+            sample=translation.sample,
+            time_us=timing.candidate.median_us,
+            interval_us=timing.candidate.interval_us,
+            speedups=timing.ratios,
+            cpu=timing.cpu,
+        )
+
+    @property
+    def over_c(self) -> Ratio | None:
+        """Speedup over the suite's own function."""
+        return self.over(SUITE_FUNCTION)
+
+    @property
+    def over_eager(self) -> Ratio | None:
+        """Speedup over eager PyTorch."""
+        return self.over(EAGER)
+
+    def over(self, baseline: str) -> Ratio | None:
+        """The speedup over a baseline."""
+        return next((ratio for ratio in self.speedups if ratio.baseline == baseline), None)
+
+
 class TranslationScores(Record):
     """Shares over tasks; a translation that could not be judged counts in none of them."""
 
@@ -70,6 +118,10 @@ class TranslationScores(Record):
     """Probability that k samples of a task hold a correct one, over tasks, for each k that every task has."""
     likeness: Likeness | None = None
     """To the known C functions, of all samples that hold one; None where none does."""
+    times: tuple[TranslationTime, ...] = ()
+    """Of the right samples that were timed."""
+    mean_speedup: float | None = None
+    """Geometric mean over tasks of the fastest timed sample's speedup over the suite's own function."""
 
 
 def translate(
@@ -79,6 +131,7 @@ def translate(
     samples: int,
     seed: int,
     full: bool = False,
+    measure: MeasureSettings | None = None,
     allow_unconfined: bool = False,
 ) -> Iterator[Translation]:
     """Let a Coder translate the CUDA of tasks into C, several times each; yields each after its verdict.
@@ -89,6 +142,7 @@ def translate(
         samples: translations of each task.
         seed: from which all inputs are drawn; no candidate sees it.
         full: whether the full size is compared too, where the reference is cheap there.
+        measure: time what is right at the full size, with this precision and budget; None takes no time.
         allow_unconfined: go on where no jail works; the fingerprint says so.
 
     Raises:
@@ -101,7 +155,7 @@ def translate(
     for task in tasks:
         if task.name not in originals:
             raise UsageError(f"task {task.name!r} has no CUDA to translate: its suite names none with `translation`")
-    with CEvaluators(allow_unconfined=allow_unconfined) as evaluators:
+    with CEvaluators(allow_unconfined=allow_unconfined, measure=measure) as evaluators:
         for task in tasks:
             with closing(evaluators.evaluator(task)) as evaluator:
                 signature = evaluator.signature
@@ -252,6 +306,11 @@ def scores(translations: Sequence[Translation], tasks: Sequence[Task]) -> Transl
     right = Counter(item.task for item in judged if item.evaluation.verdict is Verdict.OK)
     least = min(made.values())
     written = [(item.source, item.task) for item in judged if item.source is not None]
+    times = tuple(time for item in judged if (time := TranslationTime.of(item)) is not None)
+    best: dict[str, float] = {}
+    for time in times:
+        if (ratio := time.over_c) is not None:
+            best[time.task] = max(best.get(time.task, 0.0), ratio.speedup)
     functions = {task.name: task.c_source for task in tasks}
     return TranslationScores(
         tasks=len(made),
@@ -263,6 +322,8 @@ def scores(translations: Sequence[Translation], tasks: Sequence[Task]) -> Transl
             if k <= least
         },
         likeness=likeness([source for source, _ in written], [functions[task] for _, task in written], "c"),
+        times=times,
+        mean_speedup=geometric_mean(best.values()) if best else None,
     )
 
 

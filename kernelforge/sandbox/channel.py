@@ -57,6 +57,7 @@ class Channel:
         max_json_bytes: Largest text of a received frame.
         forwards: Keep the descriptors of received files, so that another channel can forward them without a copy.
         files_from: Smallest blob that is sent as a file; None if neither end may use files.
+        trusts: Whether received files may be open to writing: at a child's end.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Channel:
         max_json_bytes: int = MAX_JSON_BYTES,
         forwards: bool = False,
         files_from: int | None = None,
+        trusts: bool = False,
     ) -> None:
         self._sock = sock
         self._sock.setblocking(False)
@@ -74,6 +76,7 @@ class Channel:
         self.max_json_bytes = max_json_bytes
         self._forwards = forwards
         self._files_from = files_from
+        self._trusts = trusts
 
     def fileno(self) -> int:
         return self._sock.fileno()
@@ -149,7 +152,9 @@ class Channel:
             raise SandboxError("a confined child announced other memory files than it passed")
         text = self._read(text_bytes, deadline)
         blobs = tuple(
-            MemoryFile.map(files.pop(0), length, keep=self._forwards) if mark else self._read(length, deadline)
+            MemoryFile.map(files.pop(0), length, keep=self._forwards, trusted=self._trusts)
+            if mark
+            else self._read(length, deadline)
             for length, mark in zip(lengths, marks, strict=True)
         )
         return Frame(_object(text), blobs)
@@ -158,7 +163,10 @@ class Channel:
     def _files(self, views: Sequence[memoryview]) -> Iterator[dict[int, int]]:
         """Descriptors of the largest blobs by position, ascending; closes those that it makes afterwards."""
         least = self._files_from
-        large = [] if least is None else [at for at, view in enumerate(views) if view.nbytes >= max(least, 1)]
+        large: list[int] = []
+        if least is not None:
+            of_files = {at for at, view in enumerate(views) if descriptor_of(view) is not None}
+            large = [at for at, view in enumerate(views) if at in of_files or view.nbytes >= max(least, 1)]
         large = sorted(sorted(large, key=lambda at: views[at].nbytes)[-MAX_FILES:])
         files: dict[int, int] = {}
         made: list[int] = []

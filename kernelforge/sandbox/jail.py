@@ -55,6 +55,8 @@ class JailSpec:
     gpu: bool = False
     """Grant the needs of CUDA: memory files, local sockets, ``/proc`` of its process, address space."""
     programs: bool = False
+    files: bool = False
+    """Memory files come from the parent."""
     processes: int = 0
     tmp_environment: Mapping[str, str] = field(default_factory=dict)
     """Variables whose values contain ``{tmp}``."""

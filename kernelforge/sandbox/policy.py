@@ -41,6 +41,8 @@ class RolePolicy:
     """Grant the machine's GPUs: see :mod:`kernelforge.sandbox.gpu_access`."""
     programs: bool = False
     """Allow processes and programs, all inside the same jail; ``/tmp`` is executable."""
+    files: bool = False
+    """Receive memory files, also such as it may write; a role without a GPU makes none."""
     processes: int = 0
     """Threads and processes that CUDA and compilers start, in addition to :attr:`Limits.processes`."""
     passes: tuple[str, ...] = ()
@@ -204,6 +206,7 @@ def role_policy(role: str) -> RolePolicy:
             | {name: value.replace("{cache}", cache_folder) for name, value in table["environment"].items()},
             gpu=table.get("gpu", False),
             programs=table.get("programs", False),
+            files=table.get("files", False),
             processes=table.get("processes", 0),
             passes=tuple(table.get("passes", ())),
         )

@@ -10,8 +10,10 @@ Files from a confined child are treated as hostile:
   that cannot be allocated ends the reader with SIGBUS, too. So are huge pages, which are reserved separately.
 - The mapping is private and read-only; older kernels allow no other for a sealed file.
 
-Only children of roles with a GPU use them, in both directions. Other roles may not call ``memfd_create``: their memory
-is limited by address space, which does not count unmapped files.
+Children of roles with a GPU use them in both directions. Other roles may not call ``memfd_create``: their memory is
+limited by address space, which does not count unmapped files. Those of a role with ``files`` receive them, sealed ones
+and such as both ends can write, of a fixed size (:meth:`MemoryFile.writable`): what a child leaves there needs
+no reply, so that its parent may kill it and read afterwards.
 """
 
 from __future__ import annotations
@@ -37,29 +39,69 @@ SMALLEST_FILE = 2 << 20
 """Smallest blob that is sent as a file. Below, the socket is as fast; from 32 MiB on, a file takes about half of the
 socket's time (``benchmarks/transport.py``)."""
 
-_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
+_SIZE_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+_SEALS = _SIZE_SEALS | fcntl.F_SEAL_WRITE
 _MFD_NOEXEC_SEAL = 0x8
 _SHARE_OF_DESCRIPTORS = 4
 """A quarter of this process's descriptors may be mapped files, each of which takes up to two."""
 
 
 class MemoryFile(mmap.mmap):
-    """A memory file mapped read-only. It keeps its descriptor if the file is to be forwarded."""
+    """A mapped memory file. It keeps its descriptor if the file is to be forwarded."""
 
     _mapped: ClassVar[weakref.WeakSet[MemoryFile]] = weakref.WeakSet()
     descriptor: int | None
 
     @classmethod
-    def map(cls, fd: int, length: int, *, keep: bool) -> Blob:
+    def writable(cls, length: int, fill: int) -> memoryview:
+        """A view of a new memory file of fixed size, full of one byte, which a child that receives it may write too.
+
+        Raises:
+            SandboxError: this process cannot make one.
+        """
+        fd = _create()
+        if fd is None:
+            raise SandboxError("this machine makes no memory file (memfd_create), which C functions are timed with")
+        try:
+            os.ftruncate(fd, length)
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SIZE_SEALS)
+            made = cls(fd, length, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+        except BaseException:
+            os.close(fd)
+            raise
+        made.descriptor = fd
+        ctypes.memset(ctypes.addressof(ctypes.c_char.from_buffer(made)), fill, length)
+        return memoryview(made)
+
+    @classmethod
+    def sealed(cls, content: Blob) -> Blob:
+        """A view of a new sealed memory file with these bytes, which channels forward without a copy; the bytes
+        themselves where this process makes no such file, or they are few."""
+        view = memoryview(content).cast("B")
+        fd = seal(view) if view.nbytes >= SMALLEST_FILE and descriptor_of(view) is None else None
+        return content if fd is None else cls.map(fd, view.nbytes, keep=True)
+
+    @classmethod
+    def map(cls, fd: int, length: int, *, keep: bool, trusted: bool = False) -> Blob:
         """A view of a received file, or a copy if many mapped files could exhaust the descriptors.
 
         Takes over the descriptor, also after an error.
+
+        Args:
+            fd: the descriptor.
+            length: the announced size.
+            keep: whether the file is to be forwarded.
+            trusted: whether the sender may leave the file open to writing; it is mapped so then.
 
         Raises:
             SandboxError: it is no sealed memory file of ``length`` bytes.
             MemoryError: it does not fit into this process's address space.
         """
         try:
+            if trusted and not fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_WRITE:
+                shared = cls(fd, length, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+                shared.descriptor = None
+                return memoryview(shared)
             check_sealed(fd, length)
             made = cls._map(fd, length)
             if len(cls._mapped) >= resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _SHARE_OF_DESCRIPTORS:
@@ -92,6 +134,18 @@ class MemoryFile(mmap.mmap):
         if descriptor is not None:
             with contextlib.suppress(OSError):
                 os.close(descriptor)
+
+
+def written_bytes(view: memoryview) -> bytes:
+    """Contents of a file of :meth:`MemoryFile.writable`, once the child that could write it has ended.
+
+    Raises:
+        SandboxError: the child took pages away, whose reading could end this process.
+    """
+    fd = descriptor_of(view)
+    if fd is None or os.lseek(fd, 0, os.SEEK_HOLE) != view.nbytes:
+        raise SandboxError("a confined child made holes in the memory file that it was to write")
+    return bytes(view)
 
 
 def check_sealed(fd: int, length: int) -> None:

@@ -152,7 +152,7 @@ class ZygoteProcess:
                     control.send(request)
                     pid, channel_fd, status_fd = self._reply(control)
                     leads_group = tmp is not None and self._policy.programs
-                    files_from = SMALLEST_FILE if self._policy.gpu else None
+                    files_from = SMALLEST_FILE if self._policy.gpu or self._policy.files else None
                     return Child(
                         self.role,
                         pid,
@@ -215,6 +215,7 @@ class ZygoteProcess:
             "gpu_nodes": gpu_access.device_nodes(visible) if policy.gpu else (),
             "gpu": policy.gpu,
             "programs": policy.programs,
+            "files": policy.files,
             "processes": policy.processes,
             "tmp_environment": {name: value for name, value in self._environment.items() if "{tmp}" in value},
         }

@@ -169,7 +169,7 @@ def _child(
     """Confine the process, report it, and serve."""
     code = EXIT_CRASH
     try:
-        channel = Channel(child_end, files_from=SMALLEST_FILE if grant.gpu else None)
+        channel = Channel(child_end, files_from=SMALLEST_FILE if grant.gpu or grant.files else None, trusts=grant.files)
         try:
             if failure:
                 raise OSError(failure)

@@ -40,7 +40,8 @@ from kernelforge.study.programming_models import (
 from kernelforge.study.python_functions import kernel_text, python_entry, python_function
 from kernelforge.study.signatures import Underivable, device_code, entry_function, entry_kernel, is_cpp
 from kernelforge.study.triton_kernels import triton_entry, triton_kernel
-from kernelforge.translation.evaluator import CEvaluators, CLanguage
+from kernelforge.translation.client import CLanguage
+from kernelforge.translation.evaluator import CEvaluators
 from kernelforge.translation.launcher import KernelLauncher
 from kernelforge.utils.closing import Closing
 

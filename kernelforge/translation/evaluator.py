@@ -7,64 +7,70 @@ cannot be read, and outputs that held different bytes before.
 
 from __future__ import annotations
 
+import itertools
 import platform
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack
 from functools import cache
 from importlib.metadata import version
-from typing import Any, Final, Literal
+from random import Random
+from typing import Any, Final
 
-from kernelforge.errors import SandboxError, TaskError, UnsupportedError, UsageError
+from kernelforge.errors import SandboxError, TaskError, UsageError
 from kernelforge.evaluation.evaluator import EVALUATOR_VERSION, EvaluationResult, concluded
 from kernelforge.evaluation.oracle.client import DrawHandle, Oracle
 from kernelforge.evaluation.pool import WARM_BYTES, WarmEvaluators
 from kernelforge.evaluation.stages.candidate_runs import POISONS, EvaluationState
 from kernelforge.evaluation.stages.compile_stage import StageFailed
 from kernelforge.evaluation.stages.full_size import is_cheap
-from kernelforge.modelnew.client import VERDICTS, ModelNewChild, ModelNewFault, reply_bytes
+from kernelforge.evaluation.timing import tensor_bytes
+from kernelforge.modelnew.client import VERDICTS, ModelNewFault, reply_bytes
 from kernelforge.modelnew.evaluator import EVALUATION_SECONDS
 from kernelforge.records import (
     Candidate,
+    CpuConditions,
     Fingerprint,
+    MeasureSettings,
+    Performance,
     Size,
     SizeCheck,
     SizeFacts,
+    Stage,
     Task,
     TensorSpec,
     Verdict,
+    content_hash,
 )
-from kernelforge.sandbox import Frame, Zygote, select_tier
+from kernelforge.sandbox import Zygote, select_tier
 from kernelforge.sandbox.policy import Limits
 from kernelforge.sandbox.shared_memory import Blob
 from kernelforge.tasks import parse_task_file, size_source
+from kernelforge.translation.client import LIMITS, CChild, CLanguage, Launch
 from kernelforge.translation.host_runtime import MAX_DEVICE_BYTES
 from kernelforge.translation.launcher import KernelLauncher
-from kernelforge.translation.signature import ELEMENTS, Signature, numbers, read_signature
+from kernelforge.translation.signature import ELEMENTS, numbers, read_signature
+from kernelforge.translation.timing import (
+    EMPTY,
+    SUITE_FUNCTION,
+    CFunction,
+    EagerTorch,
+    PlacedDraw,
+    cpu_name,
+    cpu_performance,
+    declared_threads,
+    placed_draws,
+    time_sides,
+    usable_cpus,
+)
+from kernelforge.translation.worker import COMPILERS, FLAGS, FORTRAN_FLAGS
 from kernelforge.utils.closing import Closing
 from kernelforge.version import __version__
 
 C_VERSION: Final = f"{EVALUATOR_VERSION}+c.1"
 """What a fingerprint gives as the evaluator; changes whenever a verdict of this lane could."""
-
-CLanguage = Literal["c", "cpp", "cuda", "fortran", "python"]
-"""Language of a candidate's source. Fortran defines the function with ``bind(c)``; ``cuda`` is a host program, whose
-kernels a :class:`KernelLauncher` runs; a function of Python gets NumPy arrays of one dimension."""
-
-Launch = Callable[[Mapping[str, Any], Sequence[Blob]], Sequence[Blob]]
-"""Runs a kernel that a host program launched, on the contents of its memory; returns the new contents."""
-
-LIMITS: Final = Limits(
-    wall_s=60.0, cpu_s=900.0, memory_bytes=4 << 30, tmp_bytes=64 << 20, processes=16, file_bytes=32 << 20
-)
-"""Of one candidate's process."""
-
-
-_MOST_TEXT = 2000
-_CAN_LACK: Final = frozenset({"cuda", "python"})
-"""Languages of candidates that can need what this machine lacks: a package, a type of an argument."""
 
 
 def c_candidate(text: str) -> Candidate:
@@ -85,62 +91,6 @@ def c_compiler() -> str | None:
     return text.split("\n")[0].strip() or None
 
 
-class CChild(ModelNewChild):
-    """The process of one C candidate. Close it when done."""
-
-    def build(self, source: str, signature: Signature, language: CLanguage = "c") -> None:
-        """Compile the candidate.
-
-        Raises:
-            ModelNewFault: as every call here: the candidate does not compile, failed, or ended its process.
-            UnsupportedError: as every call here: it needs what this machine lacks. Only candidates of
-                :data:`_CAN_LACK` can say so.
-        """
-        self._language = language
-        self._lines = source.count("\n") + 1
-        request = {"op": "load", "source": source, "declaration": str(signature), "name": signature.name}
-        request["language"] = language
-        self._answer(request, (), self._build_s)
-
-    def call(
-        self,
-        arguments: Sequence[dict[str, Any]],
-        inputs: Sequence[Blob],
-        *,
-        poison: int,
-        at_end: bool,
-        launch: Launch | None = None,
-    ) -> tuple[Blob, ...]:
-        """Call the function once; returns the arrays that it writes.
-
-        Args:
-            launch: runs the kernels of a host program.
-        """
-        request = {"op": "run", "arguments": list(arguments), "poison": poison, "at_end": at_end}
-        deadline = time.monotonic() + self._run_s
-        frame = self._answer(request, inputs, self._run_s)
-        while launch is not None and "launch" in frame.data:
-            if time.monotonic() > deadline:
-                raise ModelNewFault("timeout", f"no end of its launches within {self._run_s:g} s")
-            done = launch(frame.data["launch"], frame.blobs)
-            frame = self._answer({"op": "launched"}, done, self._run_s)
-        return frame.blobs
-
-    def _answer(self, request: dict[str, Any], blobs: Sequence[Blob], wait_s: float) -> Frame:
-        """The reply to a request.
-
-        Raises:
-            ModelNewFault: the candidate failed, or forged a reply.
-            UnsupportedError: the candidate needs what this machine lacks.
-        """
-        frame = self._call(request, blobs, wait_s)
-        if "unsupported" not in frame.data:
-            return frame
-        if self._language not in _CAN_LACK:
-            raise ModelNewFault("forged", "the candidate's process sent a reply that its worker never sends")
-        raise UnsupportedError(str(frame.data["unsupported"])[:_MOST_TEXT])
-
-
 class CEvaluator:
     """Evaluates C candidates for one task. Not for use by two threads.
 
@@ -150,6 +100,7 @@ class CEvaluator:
         zygote: forks candidates' processes: role ``c-candidate``.
         fingerprint: of this machine.
         python: forks those of candidates in Python: role ``python-candidate``; None where there are none.
+        measure: time a right function at the full size, with this precision and budget; None takes no time.
         build_s: longest wait for the compiler.
         run_s: longest wait for one call of the function.
 
@@ -165,6 +116,7 @@ class CEvaluator:
         fingerprint: Fingerprint,
         *,
         python: Zygote | None = None,
+        measure: MeasureSettings | None = None,
         build_s: float = 60.0,
         run_s: float = 60.0,
     ) -> None:
@@ -175,6 +127,8 @@ class CEvaluator:
         self.signature = read_signature(task)
         self._zygote = zygote
         self._python = python
+        self._measure = measure
+        self._libraries: dict[str, Blob] = {}
         self._build_s, self._run_s = build_s, run_s
 
     def close(self) -> None:
@@ -194,7 +148,7 @@ class CEvaluator:
         language: CLanguage = "c",
         launcher: KernelLauncher | None = None,
     ) -> EvaluationResult:
-        """Run the cascade. There is no profile and no time.
+        """Run the cascade. There is no profile, and a time where it is measured and the full size was compared.
 
         Args:
             candidate: one of lane ``c``.
@@ -206,24 +160,30 @@ class CEvaluator:
         Raises:
             ValueError: the candidate is of another lane.
             TaskError: the task cannot be judged, or wrong answers to it could earn a reward.
-            UsageError: the language is Python, and this evaluator has no processes for it.
+            UsageError: the language is Python, and this evaluator has no processes for it; or no function of the
+                language can be timed, and this evaluator times.
             UnsupportedError: a host program launches what the device cannot run.
         """
         if candidate.lane != "c":
             raise ValueError("this evaluator takes candidates of lane 'c'")
         if language == "python" and self._python is None:
             raise UsageError("this evaluator has no processes for candidates in Python: construct it with `python`")
+        if self._measure is not None and (language not in COMPILERS or launcher is not None):
+            raise UsageError(f"functions in {language} are not timed: only those of C, C++ and Fortran are")
         start = time.perf_counter()
         work = EvaluationState(seed=seed)
-        failure: StageFailed | None = None
+        outcome: StageFailed | Performance | None = None
         self.oracle.renew()
         try:
-            self._cascade(candidate, work, full, language, launcher)
+            library = self._cascade(candidate, work, full, language, launcher)
+            if library is not None and work.checks[-1].status == "passed":
+                with work.clock("timing"):
+                    outcome = self._timed(library, work, language)
         except StageFailed as caught:
-            failure = caught
+            outcome = caught
         seconds = time.perf_counter() - start
         fingerprint = self.fingerprint if launcher is None else launcher.fingerprint
-        return EvaluationResult(concluded(candidate, self.task, fingerprint, work, failure, seconds), None)
+        return EvaluationResult(concluded(candidate, self.task, fingerprint, work, outcome, seconds), None)
 
     def _cascade(
         self,
@@ -232,7 +192,8 @@ class CEvaluator:
         full: bool,
         language: CLanguage,
         launcher: KernelLauncher | None,
-    ) -> None:
+    ) -> Blob | None:
+        """Compare at every size, the full one last; returns what the candidate was compiled to, where it is timed."""
         with work.clock("oracle"):
             self.oracle.require_admitted()
         most = reply_bytes(self.facts.sizes)
@@ -247,11 +208,71 @@ class CEvaluator:
             try:
                 with work.clock("build"):
                     child.build(candidate.source, self.signature, language)
+                    library = None if self._measure is None else child.library()
             except ModelNewFault as fault:
                 raise StageFailed(VERDICTS[fault.kind], "compile", _reason(fault)) from fault
             work.started = time.perf_counter()
             for size in sorted(self.task.sizes, key=lambda size: (size.name == "full", size.is_hidden)):
                 self._check_size(child, size, work, full, launch)
+        return library
+
+    def _timed(self, library: Blob, work: EvaluationState, language: CLanguage) -> Performance:
+        """Time the candidate in turn with the suite's function and with eager PyTorch, on fresh inputs.
+
+        Raises:
+            StageFailed: it failed, or was wrong, while it was timed.
+        """
+        settings, facts = self._measure or MeasureSettings(), self.facts.at("full")
+        size = next(size for size in self.task.sizes if size.name == "full")
+        seeds = (int(content_hash(work.seed, self.task.name, "timing", at), 16) for at in itertools.count())
+
+        def function(name: str, code: Blob) -> CFunction:
+            return CFunction(name, code, self.signature.name, self._zygote, LIMITS, run_s=self._run_s)
+
+        def draw(count: int) -> AbstractContextManager[list[PlacedDraw]]:
+            own = list(itertools.islice(seeds, count))
+            return placed_draws(self.oracle, own, lambda handle: self._arguments(size, facts, handle))
+
+        def compare(placed: PlacedDraw, outputs: Sequence[Blob]) -> None:
+            self._error(placed.handle, outputs, facts, work, size, stage="timing")
+
+        compiler, standard, _ = COMPILERS[language]
+        conditions = CpuConditions(
+            name=cpu_name(),
+            cpus=usable_cpus(),
+            threads=declared_threads(),
+            command=" ".join((compiler, standard, *FLAGS, *(FORTRAN_FLAGS if language == "fortran" else ()))),
+        )
+        try:
+            timing = time_sides(
+                function("candidate", library),
+                (
+                    function(SUITE_FUNCTION, self._compiled(self.task.c_source)),
+                    EagerTorch(self.oracle),
+                    function(EMPTY, self._compiled(f"{self.signature} {{}}")),
+                ),
+                draw,
+                compare,
+                settings,
+                conditions,
+                set_bytes=tensor_bytes(facts),
+                clock=time.perf_counter,
+                rng=Random(content_hash(work.seed, "order")),
+            )
+        except ModelNewFault as fault:
+            work.fail(VERDICTS[fault.kind], size, "task", _reason(fault), stage="timing")
+        return cpu_performance(timing)
+
+    def _compiled(self, source: str) -> Blob:
+        """Library of a function of the suite, or of an empty one; it is compiled once."""
+        if source not in self._libraries:
+            with CChild(self._zygote, "cpu", LIMITS, build_s=self._build_s, run_s=self._run_s) as child:
+                try:
+                    child.build(source, self.signature, "c")
+                    self._libraries[source] = child.library()
+                except ModelNewFault as fault:
+                    raise TaskError(f"task {self.task.name!r}: its own C does not compile: {fault}") from fault
+        return self._libraries[source]
 
     def _check_size(self, child: CChild, size: Size, work: EvaluationState, full: bool, launch: Launch | None) -> None:
         facts = self.facts.at(size.name)
@@ -289,11 +310,28 @@ class CEvaluator:
             work.fail(VERDICTS[fault.kind], size, draw.family, _reason(fault))
         if [len(output) for output in outputs] != [spec.numel * spec.dtype.itemsize for spec in facts.outputs]:
             work.fail(Verdict.POLICY, size, draw.family, "the candidate's process sent arrays of other sizes")
-        shapes, dtypes = [spec.shape for spec in facts.outputs], [spec.dtype for spec in facts.outputs]
         with work.clock("oracle"):
-            comparison = self.oracle.check(draw.handle, outputs, shapes, dtypes)
+            return self._error(draw, outputs, facts, work, size)
+
+    def _error(
+        self,
+        draw: DrawHandle,
+        outputs: Sequence[Blob],
+        facts: SizeFacts,
+        work: EvaluationState,
+        size: Size,
+        *,
+        stage: Stage | None = None,
+    ) -> float:
+        """Error of outputs as a multiple of the tolerance.
+
+        Raises:
+            StageFailed: it is above 1.
+        """
+        shapes, dtypes = [spec.shape for spec in facts.outputs], [spec.dtype for spec in facts.outputs]
+        comparison = self.oracle.check(draw.handle, outputs, shapes, dtypes)
         if not comparison.ok:
-            work.fail(Verdict.WRONG, size, draw.family, comparison.message, comparison.error)
+            work.fail(Verdict.WRONG, size, draw.family, comparison.message, comparison.error, stage=stage)
         return comparison.error or 0.0
 
     def _arguments(self, size: Size, facts: SizeFacts, draw: DrawHandle) -> tuple[list[dict[str, Any]], list[Blob]]:
@@ -337,12 +375,16 @@ class CEvaluators(Closing):
     Args:
         allow_unconfined: run without a jail where none works; the fingerprint then says ``none``.
         warm_tasks: most tasks whose oracles are kept.
+        measure: time right functions, with this precision and budget; None takes no time. PyTorch then has as many
+            threads as OpenMP.
 
     Raises:
         SandboxError: no jail works here and ``allow_unconfined`` is false, or there is no C compiler.
     """
 
-    def __init__(self, *, allow_unconfined: bool = False, warm_tasks: int = 1) -> None:
+    def __init__(
+        self, *, allow_unconfined: bool = False, warm_tasks: int = 1, measure: MeasureSettings | None = None
+    ) -> None:
         compiler = c_compiler()
         if compiler is None:
             raise SandboxError("there is no C compiler `cc` here, which C candidates need: install gcc")
@@ -358,6 +400,7 @@ class CEvaluators(Closing):
             host=f"{platform.system().lower()}-{platform.machine()}",
             jail=select_tier().usable_tier(allow_unconfined),
         )
+        self._measure = measure
         self._stack = ExitStack()
         self._candidates = Zygote("c-candidate", allow_unconfined=allow_unconfined)
         self._stack.callback(self._candidates.close)
@@ -374,8 +417,10 @@ class CEvaluators(Closing):
         Raises:
             TaskError: the reference does not run, or the task has no C function.
         """
-        reference = oracle or Oracle(self._oracles, task)
-        return CEvaluator(task, reference, self._candidates, self.fingerprint, python=self._python)
+        reference = oracle or Oracle(self._oracles, task, threads=1 if self._measure is None else declared_threads())
+        return CEvaluator(
+            task, reference, self._candidates, self.fingerprint, python=self._python, measure=self._measure
+        )
 
     def evaluate(
         self,

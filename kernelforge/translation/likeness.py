@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final, Literal
 
 from pydantic import Field
@@ -33,15 +34,19 @@ def tokens(source: str) -> list[str]:
 
 
 def likeness(candidates: Sequence[str], references: Sequence[str], language: Literal["c", "cuda"]) -> Likeness | None:
-    """Compare translations with a known one each; None without any.
+    """Compare translations with a known one each; None without any. The last scores are kept: the summary of a run and
+    its board ask for the same.
 
     Args:
         candidates: texts.
         references: the known translation of each.
         language: of both.
     """
-    if not candidates:
-        return None
+    return _scored(tuple(candidates), tuple(references), language) if candidates else None
+
+
+@lru_cache(maxsize=2)
+def _scored(candidates: tuple[str, ...], references: tuple[str, ...], language: Literal["c", "cuda"]) -> Likeness:
     originals = {text: Ngrams.of(tokens(text)) for text in set(references)}
     pairs = [
         (Ngrams.of(tokens(text)), [originals[reference]])

@@ -3,6 +3,9 @@
 It holds no reference, no expected outputs and no seed. From the first call on it is presumed to be the candidate's:
 what it answers is bytes to be compared.
 
+A timed call is different: its outputs are memory files of the parent, its inputs come with the request that the parent
+times, and its reply holds nothing, so that the parent ends this process and reads what is there.
+
 Requests are frames ``{"op": ...}``; a reply is ``{"ok": true, ...}`` or ``{"ok": false, "failure": {...}}``.
 """
 
@@ -32,6 +35,8 @@ COMPILERS: Final = {
 """Compiler of each language, its standard, and the suffix of its files. A CUDA host program is C++ with a runtime."""
 FORTRAN_FLAGS: Final = ("-ffree-form", "-ffree-line-length-none", "-fcheck=bounds")
 """Of the Fortran compiler alone. An access outside the bounds of an array ends the process."""
+
+LIBRARY: Final = "./candidate.so"
 
 _MOST_LOG = 8000
 _PAGE = mmap.PAGESIZE
@@ -71,6 +76,8 @@ class _Server:
         self._channel = channel
         self._function: Any = None
         self._runtime: HostRuntime | None = None
+        self._placed: Sequence[Blob] = ()
+        self._outputs: list[ctypes.c_void_p] = []
 
     def answer(self, frame: Frame) -> _Reply:
         request = frame.data
@@ -84,6 +91,19 @@ class _Server:
                     self._function = getattr(library, request["name"])
                     self._runtime = HostRuntime(library, self._channel) if language == "cuda" else None
                     return {"ok": True}, ()
+                case "library":
+                    return {"ok": True}, [Path(LIBRARY).read_bytes()]
+                case "open":
+                    Path(LIBRARY).write_bytes(frame.blobs[0])
+                    self._function = getattr(_opened(request["name"]), request["name"])
+                    self._function.restype = None
+                    return {"ok": True}, ()
+                case "place":
+                    self._outputs = [ctypes.c_void_p(_address(blob)) for blob in frame.blobs]
+                    self._placed = frame.blobs
+                    return {"ok": True}, ()
+                case "timed":
+                    return self._timed(request, frame.blobs)
                 case "run":
                     return self._run(request, frame.blobs)
                 case unknown:
@@ -107,6 +127,41 @@ class _Server:
         self._function.restype = None
         self._function(*values)
         return {"ok": True}, [array.content() for kind, array in arrays if kind == "output"]
+
+    def _timed(self, request: Mapping[str, Any], blobs: Sequence[Blob]) -> _Reply:
+        """Call the function once on each set of arguments; inputs are where the frame's bytes are."""
+        inputs, outputs = iter(blobs), iter(self._outputs)
+        for arguments in request["calls"]:
+            values: list[Any] = []
+            for item in arguments:
+                if item["kind"] == "number":
+                    values.append(_NUMBERS[item["type"]](item["value"]))
+                elif item["kind"] == "input":
+                    values.append(ctypes.c_void_p(_address(next(inputs))))
+                else:
+                    values.append(next(outputs))
+            self._function(*values)
+        return {"ok": True}, ()
+
+
+class _Buffer(ctypes.Structure):
+    """``Py_buffer`` of CPython's stable interface."""
+
+    _fields_ = (
+        ("buf", ctypes.c_void_p), ("obj", ctypes.py_object), ("len", ctypes.c_ssize_t),
+        ("itemsize", ctypes.c_ssize_t), ("readonly", ctypes.c_int), ("ndim", ctypes.c_int),
+        ("format", ctypes.c_char_p), ("shape", ctypes.c_void_p), ("strides", ctypes.c_void_p),
+        ("suboffsets", ctypes.c_void_p), ("internal", ctypes.c_void_p),
+    )  # fmt: skip
+
+
+def _address(blob: Blob) -> int:
+    """Address of the bytes of a blob, which has to stay alive. ``from_buffer`` takes no buffer that is read-only."""
+    buffer = _Buffer()
+    ctypes.pythonapi.PyObject_GetBuffer(ctypes.py_object(blob), ctypes.byref(buffer), 0)
+    address = int(buffer.buf or 0)
+    ctypes.pythonapi.PyBuffer_Release(ctypes.byref(buffer))
+    return address
 
 
 class _Array:
@@ -160,7 +215,7 @@ def _load(source: str, declaration: str, name: str, language: str) -> ctypes.CDL
     else:
         Path(entry).write_text(f'{linkage}{declaration};\n#include "{file}"\n')
     own = FORTRAN_FLAGS if language == "fortran" else ()
-    command = [compiler, standard, *FLAGS, *own, "-o", "./candidate.so", entry, "-lm"]
+    command = [compiler, standard, *FLAGS, *own, "-o", LIBRARY, entry, "-lm"]
     try:
         with open("log", "wb") as log:
             ascii_quotes = {**os.environ, "LC_ALL": "C"}
@@ -173,8 +228,17 @@ def _load(source: str, declaration: str, name: str, language: str) -> ctypes.CDL
         text = log.read(_MOST_LOG)
     if code:
         raise _Failure("build", text or f"the compiler ended with code {code}")
+    return _opened(name)
+
+
+def _opened(name: str) -> ctypes.CDLL:
+    """The candidate's library, which defines the function ``name``.
+
+    Raises:
+        _Failure: it defines no such function.
+    """
     try:
-        library = ctypes.CDLL("./candidate.so")
+        library = ctypes.CDLL(LIBRARY)
         getattr(library, name)
     except (OSError, AttributeError) as error:
         raise _Failure("build", f"the candidate defines no function `{name}`: {error}") from error

@@ -6,14 +6,18 @@ import shutil
 from collections.abc import Sequence
 
 import pytest
+from pydantic import ValidationError
 
 from kernelforge.candidate import parse_reply
 from kernelforge.errors import UsageError
 from kernelforge.llm.base import Answer, Question
-from kernelforge.records import Task, Verdict
+from kernelforge.records import CpuConditions, Ratio, SideTimes, Task, Timing, Verdict
+from kernelforge.report.terminal.translation import translation_lines
 from kernelforge.run.translations import Reversals, Translation, scores, translate
-from tests.support.factories import make_evaluation
+from kernelforge.translation.timing import cpu_performance
+from tests.support.factories import make_evaluation, make_fingerprint
 from tests.support.shipped_prompts import shipped
+from tests.support.terminal import drawn
 
 needs_cc = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler `cc`")
 
@@ -105,3 +109,45 @@ def test_right_translations_are_rows_in_the_other_direction_too(horner: Task, wa
     assert (into_c["direction"], into_c["verified"], into_c["lane"]) == ("cuda-to-c", True, "c")
     assert horner.c_source.strip() in into_c["messages"][1]["content"]
     assert parse_reply(horner.translation).source.strip() in into_c["messages"][0]["content"]
+
+
+def timed_translation(task: str, sample: int, speedup: float) -> Translation:
+    """A right translation with a measured speedup over the suite's function, and half of it over PyTorch."""
+    sides = [
+        SideTimes(name=name, samples_us=(2.0, 2.0), median_us=2.0, interval_us=(1.9, 2.1), captured=False)
+        for name in ("candidate", "c", "eager")
+    ]
+    ratios = tuple(
+        Ratio(baseline=name, speedup=value, interval=(0.9 * value, 1.1 * value), blocks=4)
+        for name, value in (("c", speedup), ("eager", speedup / 2))
+    )
+    cpu = CpuConditions(name="a processor", cpus=2, threads=2, command="cc -O2", overhead_us=0.5)
+    timing = Timing(
+        protocol="cpu/1", sets=1, set_bytes=8, flush_bytes=0, candidate=sides[0], baselines=tuple(sides[1:]),
+        ratios=ratios, fastest="eager", settled=True, budget_s=1.0, cpu=cpu,
+    )  # fmt: skip
+    fingerprint = make_fingerprint(device="cpu", device_kind="cpu", arch="cpu", toolchain="cc")
+    evaluation = make_evaluation(lane="c", build=None, fingerprint=fingerprint, performance=cpu_performance(timing))
+    return Translation(task=task, sample=sample, source="void f(void);", evaluation=evaluation)
+
+
+def test_the_speedup_is_the_geometric_mean_of_each_tasks_best(horner: Task) -> None:
+    other = horner.model_copy(update={"name": "other"})
+    made = [
+        timed_translation("horner", 0, 2.0),
+        timed_translation("horner", 1, 8.0),
+        timed_translation("other", 0, 2.0),
+    ]
+    counted = scores(made, [horner, other])
+    assert counted.mean_speedup == pytest.approx(4.0)
+    assert [time.sample for time in counted.times] == [0, 1, 0]
+    text = drawn(translation_lines(counted))
+    assert "4.00x over the suite's C" in text
+    assert "8.00x (7.20x to 8.80x)" in text
+    assert "a processor, 2 CPUs, 2 threads" in text
+
+
+def test_a_measured_time_of_a_cpu_is_of_a_c_function_alone() -> None:
+    timed = timed_translation("horner", 0, 2.0).evaluation
+    with pytest.raises(ValidationError, match="a C function alone"):
+        timed.model_copy(update={"lane": "modelnew"})

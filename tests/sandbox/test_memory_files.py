@@ -2,6 +2,7 @@
 
 import array
 import contextlib
+import ctypes
 import dataclasses
 import fcntl
 import gc
@@ -19,7 +20,7 @@ from kernelforge.errors import ChildDied, ChildTimeout, SandboxError
 from kernelforge.sandbox import Channel, Zygote, role_policy
 from kernelforge.sandbox.channel import MAX_FILES
 from kernelforge.sandbox.self_test import run_self_test
-from kernelforge.sandbox.shared_memory import SMALLEST_FILE, MemoryFile, descriptor_of, same_bytes, seal
+from kernelforge.sandbox.shared_memory import SMALLEST_FILE, MemoryFile, descriptor_of, same_bytes, seal, written_bytes
 from tests.sandbox.jail_setup import LIMITS
 
 SIZE = 64 << 10
@@ -461,3 +462,31 @@ def test_equal_bytes_are_equal_however_they_are_held():
         assert not same_bytes(first, memoryview(other))
         assert not same_bytes(first, content[:-1])
     assert same_bytes(b"", memoryview(b""))
+
+
+def test_a_file_that_both_ends_write_needs_no_reply():
+    first, second = socket.socketpair()
+    with contextlib.closing(Channel(first, files_from=SIZE)) as parent:
+        with contextlib.closing(Channel(second, files_from=SIZE, trusts=True)) as child:
+            view = MemoryFile.writable(100, 0x5A)
+            parent.send({}, [view])
+            (received,) = child.receive().blobs
+            assert bytes(received) == b"\x5a" * 100
+            received[:3] = b"abc"
+            assert written_bytes(view) == b"abc" + b"\x5a" * 97
+
+
+def test_a_file_open_to_writing_is_refused_by_a_parent(ends):
+    sender, receiver = ends
+    sender.send({}, [MemoryFile.writable(SIZE, 0)])
+    with pytest.raises(SandboxError, match="no sealed memory file"):
+        receiver.receive()
+
+
+def test_a_written_file_with_a_hole_is_not_read():
+    view = MemoryFile.writable(SIZE, 1)
+    keep_size, punch_hole = 0x1, 0x2  # linux/falloc.h
+    start, length = ctypes.c_long(0), ctypes.c_long(mmap.PAGESIZE)
+    assert ctypes.CDLL(None).fallocate(descriptor_of(view), keep_size | punch_hole, start, length) == 0
+    with pytest.raises(SandboxError, match="made holes"):
+        written_bytes(view)

@@ -33,3 +33,10 @@ def test_codebleu_sees_that_a_renamed_copy_has_the_same_tree() -> None:
     assert copy.codebleu == pytest.approx(1.0)
     assert renamed.codebleu is not None
     assert renamed.bleu < renamed.codebleu < 1
+
+
+def test_the_same_texts_are_compared_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The summary of a run and its board ask for the same likeness one after the other."""
+    first = likeness([CODE, CODE], [CODE, CODE], "c")
+    monkeypatch.setattr("kernelforge.translation.likeness.corpus_bleu", lambda pairs: pytest.fail("compared again"))
+    assert likeness([CODE, CODE], [CODE, CODE], "c") == first

@@ -59,7 +59,7 @@ class RoundLog:
         return Ratio(baseline=self.baseline, speedup=speedup, interval=interval, blocks=2 * len(self.candidate_us))
 
 
-class _StopRule:
+class StopRule:
     """Decides when to compute the interval, and when it has been narrow for long enough."""
 
     def __init__(self, precision: float) -> None:
@@ -313,7 +313,7 @@ class _Measurement:
         """
         main = RoundLog(fastest.name, [], [])
         beside = None if eager is None else RoundLog(eager.name, [], [])
-        patience = _StopRule(self._settings.precision)
+        patience = StopRule(self._settings.precision)
         while True:
             self._round(candidate, fastest, main)
             if beside is not None and eager is not None and len(beside.candidate_us) < EAGER_ROUNDS:
@@ -362,7 +362,7 @@ class _Measurement:
 
     def _alone(self, candidate: SideSampler) -> bool:
         """Blocks of a candidate that has nothing to be compared with, until its own time is settled."""
-        patience = _StopRule(self._settings.precision)
+        patience = StopRule(self._settings.precision)
         while True:
             self._between()
             self._readings.append(self._clocks())

@@ -1,24 +1,52 @@
-"""Scores of translations in the terminal."""
+"""Scores and times of translations in the terminal."""
 
 from __future__ import annotations
 
-from rich.console import Group
+from collections.abc import Iterator
+
+from rich.console import Group, RenderableType
+from rich.text import Text
 
 from kernelforge.datasets.graph_pairs import STAGES, PairSummary
+from kernelforge.records import CpuConditions
+from kernelforge.report.formatting import number, times
+from kernelforge.report.tables.task import translation_time_table
 from kernelforge.report.terminal.widgets import field
 from kernelforge.run.translations import TranslationScores
 from kernelforge.translation.likeness import Likeness
 
 
 def translation_lines(scores: TranslationScores) -> Group:
-    """Compile rate, Pass@k and likeness over the tasks."""
+    """Compile rate, Pass@k and likeness over the tasks, and a table of times where any were taken."""
     chances = ", ".join(f"{value:.3f} at {k}" for k, value in scores.pass_at_k.items())
     return Group(
         field("translations", f"{scores.samples} of {scores.tasks} tasks"),
         field("compile rate", f"{scores.compile_rate:.1%}"),
         field("Pass@k", chances),
         *([field("likeness", likeness_text(scores.likeness))] if scores.likeness else []),
+        *_times(scores),
     )
+
+
+def _times(scores: TranslationScores) -> Iterator[RenderableType]:
+    """The speedup over tasks, where it was measured, and a row for each timed sample."""
+    if not scores.times:
+        return
+    if scores.mean_speedup is not None:
+        yield field("speedup", f"{times(scores.mean_speedup)} over the suite's C, geometric mean of the best per task")
+    yield from cpu_lines(scores.times[0].cpu)
+    yield Text()
+    yield translation_time_table(scores.times).to_rich()
+
+
+def cpu_lines(cpu: CpuConditions | None) -> Iterator[RenderableType]:
+    """Processor and compiler of timed C functions."""
+    if cpu is None:
+        return
+    yield field("processor", f"{cpu.name}, {cpu.cpus} CPUs, {cpu.threads} threads of OpenMP and PyTorch")
+    yield field("compiled by", cpu.command)
+    if cpu.overhead_us is not None:
+        yield field("empty call", f"{number(cpu.overhead_us)} µs, which is part of every time")
 
 
 def pair_lines(summary: PairSummary) -> Group:

@@ -1,0 +1,219 @@
+"""Times of C functions: the protocol on sides with a made-up clock, and what functions in the jail could pretend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import count
+from random import Random
+
+import pytest
+
+from kernelforge.errors import BaselineError
+from kernelforge.evaluation.oracle.client import DrawHandle
+from kernelforge.evaluation.pool import EvaluatorPool
+from kernelforge.modelnew.client import ModelNewFault
+from kernelforge.records import CpuConditions, Evaluation, MeasureSettings, Task, Timing, Verdict
+from kernelforge.sandbox import Zygote
+from kernelforge.translation.evaluator import CEvaluator, c_candidate
+from kernelforge.translation.timing import EMPTY, MOST_SETS, PlacedDraw, TimedBlock, time_sides
+from tests.support.factories import make_fingerprint
+
+CONDITIONS = CpuConditions(name="a processor", cpus=2, threads=2, command="cc")
+HEAD = "void heat_step(int rows, int cols, float r, const float *u, float *next)\n"
+
+
+class Clock:
+    """A clock that sides move."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Side:
+    """A side whose calls take a made-up time, which a drift multiplies."""
+
+    def __init__(self, name: str, call_s: float, clock: Clock, *, drift: float = 0.0, fails_at: int = -1) -> None:
+        self.name = name
+        self.seen: list[int] = []
+        self._call_s, self._clock, self._drift, self._fails_at = call_s, clock, drift, fails_at
+
+    def block(self, warm: PlacedDraw, draws: Sequence[PlacedDraw]) -> TimedBlock:
+        if len(self.seen) == self._fails_at:
+            raise BaselineError("it cannot be had any more")
+        self.seen.append(draws[0].handle.handle)
+        seconds = len(draws) * self._call_s * (1 + self._drift * (self._clock.now - 100))
+        self._clock.now += seconds
+        return TimedBlock(seconds, [[b""] for _ in draws])
+
+
+def timed(candidate: Side, baselines: Sequence[Side], clock: Clock, seconds: float = 1e9) -> tuple[Timing, list[int]]:
+    """A timing, and the draws whose outputs were compared."""
+    numbers, alive, compared = count(), set[int](), list[int]()
+
+    @contextmanager
+    def draw(sets: int) -> Iterator[list[PlacedDraw]]:
+        handles = [DrawHandle(next(numbers), "full", "task", {}, {}) for _ in range(sets)]
+        alive.update(handle.handle for handle in handles)
+        yield [PlacedDraw(handle, [{"kind": "output"}], []) for handle in handles]
+        alive.difference_update(handle.handle for handle in handles)
+
+    def compare(placed: PlacedDraw, outputs: Sequence[bytes]) -> None:
+        assert placed.handle.handle in alive
+        compared.append(placed.handle.handle)
+
+    timing = time_sides(
+        candidate, baselines, draw, compare, MeasureSettings(seconds=seconds, precision=0.01), CONDITIONS,
+        set_bytes=8, clock=clock, rng=Random(3),
+    )  # fmt: skip
+    assert not alive
+    return timing, compared
+
+
+def test_a_drift_of_the_machine_cancels_in_the_ratio() -> None:
+    clock = Clock()
+    timing, _ = timed(Side("candidate", 0.5, clock, drift=0.01), [Side("c", 2.0, clock, drift=0.01)], clock)
+    ratio = timing.ratio("c")
+    assert ratio is not None
+    assert ratio.interval[0] <= ratio.speedup <= ratio.interval[1]
+    assert ratio.speedup == pytest.approx(4.0, rel=0.02)
+    assert (timing.fastest, timing.settled, timing.protocol, timing.sets) == ("c", True, "cpu/1", 1)
+
+
+def test_every_round_has_draws_of_its_own_and_every_block_of_the_candidate_is_compared() -> None:
+    clock = Clock()
+    candidate = Side("candidate", 0.001, clock)
+    timing, compared = timed(candidate, [Side("c", 0.001, clock)], clock)
+    rounds = candidate.seen[1:]  # after the first, by which the calls of a block are counted
+    assert timing.sets == MOST_SETS
+    assert len(set(rounds)) == len(rounds) // 2
+    assert candidate.seen[0] not in rounds
+    assert len(compared) == len(rounds) * MOST_SETS
+
+
+def test_the_fastest_baseline_is_the_one_of_the_speedup_and_an_empty_call_is_none() -> None:
+    clock = Clock()
+    sides = [Side("c", 3.0, clock), Side("eager", 2.0, clock), Side(EMPTY, 0.25, clock)]
+    timing, _ = timed(Side("candidate", 1.0, clock), sides, clock)
+    assert timing.fastest == "eager"
+    assert [side.name for side in timing.baselines] == ["c", "eager"]
+    assert timing.cpu is not None
+    assert timing.cpu.overhead_us == pytest.approx(0.25e6)
+
+
+def test_a_baseline_that_fails_is_left_out_with_its_reason() -> None:
+    clock = Clock()
+    timing, _ = timed(Side("candidate", 1.0, clock), [Side("c", 3.0, clock, fails_at=3)], clock)
+    assert timing.absent == {"c": "it cannot be had any more"}
+    assert (timing.ratios, timing.fastest, timing.settled) == ((), None, True)
+
+
+def test_a_candidate_that_fails_while_it_is_timed_has_no_time() -> None:
+    class Failing(Side):
+        def block(self, warm: PlacedDraw, draws: Sequence[PlacedDraw]) -> TimedBlock:
+            if len(self.seen) == 2:
+                raise ModelNewFault("crash", "it ended")
+            return super().block(warm, draws)
+
+    clock = Clock()
+    with pytest.raises(ModelNewFault, match="it ended"):
+        timed(Failing("candidate", 1.0, clock), [Side("c", 3.0, clock)], clock)
+
+
+def test_the_budget_ends_what_does_not_settle() -> None:
+    clock = Clock()
+    noise = Random(5)
+
+    class Noisy(Side):
+        def block(self, warm: PlacedDraw, draws: Sequence[PlacedDraw]) -> TimedBlock:
+            self._call_s = noise.uniform(0.5, 5.0)
+            return super().block(warm, draws)
+
+    candidate = Noisy("candidate", 1.0, clock)
+    timing, _ = timed(candidate, [Side("c", 1.0, clock)], clock, seconds=60.0)
+    assert not timing.settled
+    assert clock.now - 100 < 90
+
+
+Judge = Callable[[str], Evaluation]
+
+
+@pytest.fixture(scope="module")
+def timing_judge(workshop: EvaluatorPool, c_zygote: Zygote, heat_step: Task) -> Iterator[Judge]:
+    """Evaluate and time a C text, in two rounds."""
+    fingerprint = make_fingerprint(device="cpu", device_kind="cpu", arch="cpu", toolchain="cc")
+    sizes = tuple(size for size in heat_step.sizes if size.name in ("full", "small"))
+    task = heat_step.model_copy(update={"sizes": sizes})
+    settings = MeasureSettings(seconds=1e-3)
+    made = CEvaluator(task, workshop.oracle(task), c_zygote, fingerprint, measure=settings, build_s=120.0, run_s=60.0)
+    yield lambda text: made.evaluate(c_candidate(text), seed=11).evaluation
+    made.close()
+
+
+def body_of(task: Task) -> str:
+    return task.c_source.partition(HEAD)[2].partition("{")[2]
+
+
+def test_a_right_function_is_timed_against_the_suites_and_pytorch(timing_judge: Judge, heat_step: Task) -> None:
+    evaluation = timing_judge(heat_step.c_source)
+    assert evaluation.verdict is Verdict.OK, evaluation.reason
+    assert evaluation.performance is not None
+    timing = evaluation.performance.timing
+    assert timing is not None
+    assert timing.absent == {}
+    assert {ratio.baseline for ratio in timing.ratios} == {"c", "eager"}
+    assert timing.cpu is not None
+    assert timing.cpu.overhead_us is not None
+    assert (timing.cpu.threads, timing.cpu.command.split()[:2]) == (2, ["cc", "-std=gnu11"])
+    assert "-O2 -fopenmp" in timing.cpu.command
+    assert "timing" in evaluation.seconds
+
+
+def test_clock_functions_of_a_candidate_change_no_time(timing_judge: Judge, heat_step: Task) -> None:
+    """Its own ``clock_gettime`` and ``gettimeofday`` stand still; times of zero would be refused by the record."""
+    own = "#include <time.h>\n#include <sys/time.h>\n" + (
+        "int clock_gettime(clockid_t id, struct timespec *t) { t->tv_sec = 0; t->tv_nsec = 0; return 0; }\n"
+        "int gettimeofday(struct timeval *restrict t, void *restrict z) { t->tv_sec = 0; t->tv_usec = 0; return 0; }\n"
+    )
+    evaluation = timing_judge(own + heat_step.c_source)
+    assert evaluation.verdict is Verdict.OK, evaluation.reason
+    assert evaluation.performance is not None
+    assert evaluation.performance.time_us > 0
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "static int calls; if (++calls == 2) return;",
+        "static int calls; static float kept[96 * 128];\n"
+        "if (++calls == 2) { for (int i = 0; i < rows * cols; i++) next[i] = kept[i]; return; }",
+    ],
+    ids=["skips the timed call", "repeats what it wrote before"],
+)
+def test_a_timed_call_that_does_no_work_is_wrong(timing_judge: Judge, heat_step: Task, before: str) -> None:
+    """The second call of a process is the first timed one. Judged calls are many in one process, so the candidate has
+    to know which is which: a process that is timed makes its first call at the full size."""
+    timed_only = f"static int first; if (!first) first = rows == 96 ? 2 : 1; if (first == 2) {{ {before} }}\n"
+    evaluation = timing_judge(heat_step.c_source.replace(HEAD, f"{HEAD}{{\n{timed_only}") + "}\n")
+    assert (evaluation.verdict, evaluation.stage) == (Verdict.WRONG, "timing"), evaluation.reason
+
+
+def test_work_left_to_a_thread_is_lost_or_in_the_time(timing_judge: Judge, heat_step: Task) -> None:
+    """The reply ends the process: what a thread would write a second later is not there."""
+    lazy = (
+        "#include <pthread.h>\n#include <unistd.h>\n"
+        "static void work(int rows, int cols, float r, const float *u, float *next);\n"
+        "static struct { int rows, cols; float r; const float *u; float *next; } job;\n"
+        "static void *later(void *none) { sleep(30); work(job.rows, job.cols, job.r, job.u, job.next); return none; }\n"
+        f"{HEAD}{{\n"
+        "static int first, calls; if (!first) first = rows == 96 ? 2 : 1;\n"
+        "if (first == 1 || ++calls != 2) { work(rows, cols, r, u, next); return; }\n"
+        "job.rows = rows; job.cols = cols; job.r = r; job.u = u; job.next = next;\n"
+        "pthread_t thread; pthread_create(&thread, 0, later, 0);\n}\n"
+    )
+    inner = heat_step.c_source.replace("void heat_step(", "static void work(")
+    evaluation = timing_judge(lazy + inner)
+    assert (evaluation.verdict, evaluation.stage) == (Verdict.WRONG, "timing"), evaluation.reason
