@@ -258,7 +258,7 @@ class _CNames(Signature):
         inside = re.fullmatch(r"(1 / )?(sqrt)?\(?(.+?)\)?", value.text)
         if inside is None or not inside[3]:
             raise UnsupportedError(f"C has no name for {value.text}")
-        dim = f"(float){_extent(Dim(inside[3], 0), self._extents)}"
+        dim = f"({compute_type(value.dtype)}){_extent(Dim(inside[3], 0), self._extents)}"
         root = f"sqrt({dim})" if inside[2] else dim
         return f"(1 / {root})" if inside[1] else root
 

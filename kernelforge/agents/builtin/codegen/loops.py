@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from kernelforge.agents.builtin.codegen.cpp_emitter import INFINITY, CppEmitter, indent
-from kernelforge.agents.builtin.ir.iteration_space import Coordinate, LoopGroup, compute_type
+from kernelforge.agents.builtin.ir.iteration_space import Coordinate, LoopGroup, compute_type, sum_type
 from kernelforge.agents.builtin.ir.nodes import Contraction, Convolution, Dim, Reduce, Value, Window, product
 from kernelforge.errors import UnsupportedError
 from kernelforge.records import DType
@@ -127,9 +127,7 @@ class LoopEmitter(CppEmitter):
         self.over(group, total, slot, take, summed=type_of(value) if value.op == "sum" else None)
         return result_of(value, total)
 
-    def over(
-        self, group: LoopGroup, total: str, slot: str, take: Callable[[str], None], summed: str | None = "float"
-    ) -> None:
+    def over(self, group: LoopGroup, total: str, slot: str, take: Callable[[str], None], summed: str | None) -> None:
         """Let an accumulator, ``total``, take what there is in each step of a group.
 
         Args:
@@ -159,7 +157,7 @@ class LoopEmitter(CppEmitter):
         assert isinstance(value, Contraction)
         if value.parts is not None:
             raise UnsupportedError("sums of parts are written on tensor cores alone")
-        total = self.accumulator("float", "0", slot)
+        total = self.accumulator(sum_type(value.dtype), "0", slot)
         group = LoopGroup(self.fresh("k"), value.a.shape[-1:])
         (step,) = group.coords()
         *batch, row, column = coords
@@ -169,14 +167,14 @@ class LoopEmitter(CppEmitter):
             b = self.read(value.b, (*batch, step, column))
             self.add(f"{into} += {a} * {b};")
 
-        self.over(group, total, slot, take)
+        self.over(group, total, slot, take, summed=sum_type(value.dtype))
         return total
 
     def _convolution(self, value: Value, coords: tuple[Coordinate, ...], slot: str) -> str:
         """Loops over the window around one over channels, whose places and conditions they decide; in lanes, whose
         places differ, all of it is in the innermost loop."""
         assert isinstance(value, Convolution)
-        total = self.accumulator("float", "0", slot)
+        total = self.accumulator(sum_type(value.dtype), "0", slot)
         depth, per_group = channels_of(value)
         channels = LoopGroup(self.fresh("c"), (depth,))
         image, out_channel, *spots = coords
@@ -308,7 +306,7 @@ class LoopEmitter(CppEmitter):
         assert isinstance(value, Window)
         assert not slot, "a window tests its edges"
         start = f"-{INFINITY}" if value.op == "max" else "0"
-        total = self.accumulator("float", start, "")
+        total = self.accumulator(sum_type(value.dtype), start, "")
         counts = value.op == "avg" and not value.count_padding
         taken = self.accumulator("int", "0", "") if counts else ""
         rank = len(value.kernel)

@@ -9,7 +9,7 @@ from kernelforge.agents.builtin.codegen.elementwise import element_statements
 from kernelforge.agents.builtin.codegen.kernel import KernelText, Options, adjacent, cone, plan_int, same_shape
 from kernelforge.agents.builtin.codegen.loops import LoopEmitter
 from kernelforge.agents.builtin.codegen.tensor_cores import tensor_tile
-from kernelforge.agents.builtin.ir.iteration_space import LoopGroup, compute_type, to_storage
+from kernelforge.agents.builtin.ir.iteration_space import LoopGroup, compute_type, sum_type, to_storage
 from kernelforge.agents.builtin.ir.nodes import Contraction, Convolution, Value, View, product
 from kernelforge.errors import UnsupportedError
 
@@ -57,6 +57,8 @@ class _TileWriter:
         self.m = LoopGroup("m", anchor.shape[split : split + 1])
         self.n = LoopGroup("n", anchor.shape[split + 1 :])
         self.k = LoopGroup("kk", anchor.a.shape[-1:] if isinstance(anchor, Contraction) else anchor.weight.shape[1:])
+        self.real = sum_type(anchor.dtype)
+        self.zero = "0.0" if self.real == "double" else "0.0f"
         self.bm, self.bn, self.bk, self.tm, self.tn = self._tile(options)
 
     def _tile(self, options: Options) -> tuple[int, int, int, int, int]:
@@ -84,7 +86,7 @@ class _TileWriter:
         channel, *steps = self.k.coords()
         places = em.window_positions(anchor, self.n.coords(), [em.text(step) for step in steps])
         lead = (*self.b.coords(), channel)
-        return em.tap(anchor.x, lead, places, em.inside(anchor, places), "0.0f"), False
+        return em.tap(anchor.x, lead, places, em.inside(anchor, places), self.zero), False
 
     def _fill(self, side: str, extent: int, axis: LoopGroup, limits: tuple[str, str]) -> list[str]:
         """The loop in which the block's threads load one operand's tile."""
@@ -97,7 +99,7 @@ class _TileWriter:
             f"for (int e = tid; e < {extent * depth}; e += {threads}) {{",
             f"    const int c = {k_at}, r = {r_at};",
             f"    const int kk = k0 + c, {axis.var} = {axis.var}_start + r;",
-            "    float value = 0.0f;",
+            f"    {self.real} value = {self.zero};",
             f"    if (kk < {limits[1]} && {axis.var} < {limits[0]}) {{",
             *indent(indent([*body, f"value = {element};"])), "    }",
             f"    tile_{side}[c][r] = value;", "}",
@@ -121,17 +123,18 @@ class _TileWriter:
             "    #pragma unroll",
             "    for (int k = 0; k < 4; ++k) x[r + k] = four.v[k];", "}",
         ]  # fmt: skip
+        size = 8 if self.real == "double" else 4
         core = [
-            f"__shared__ __align__(16) float tile_a[{bk}][{bm + pad}];  // padded against bank conflicts",
-            f"__shared__ float tile_b[{bk}][{bn + 1}];",
+            f"__shared__ __align__({4 * size}) {self.real} tile_a[{bk}][{bm + pad}];  // padded against bank conflicts",
+            f"__shared__ {self.real} tile_b[{bk}][{bn + 1}];",
             f"const int tid = threadIdx.x, tx = tid % {across}, ty = tid / {across};",
             f"const int batch = blockIdx.z, m_start = blockIdx.y * {bm}, n_start = blockIdx.x * {bn};",
-            f"float acc[{tm}][{tn}] = {{}};",
+            f"{self.real} acc[{tm}][{tn}] = {{}};",
             f"for (int k0 = 0; k0 < {k_of}; k0 += {bk}) {{",
             *indent([*fill_a, *right, "__syncthreads();"]),
             "    #pragma unroll",
             f"    for (int s = 0; s < {bk}; ++s) {{",
-            f"        float x[{tm}], y[{tn}];",
+            f"        {self.real} x[{tm}], y[{tn}];",
             "        #pragma unroll",
             *indent(indent(rows_of_a)),
             "        #pragma unroll",

@@ -29,6 +29,11 @@ def compute_type(dtype: DType) -> str:
     return "float" if dtype in _FROM else C_TYPES[dtype]
 
 
+def sum_type(dtype: DType) -> str:
+    """The C++ type in which products and windows of such elements are summed."""
+    return "double" if dtype is DType.FLOAT64 else "float"
+
+
 def from_storage(expression: str, dtype: DType) -> str:
     return _FROM.get(dtype, "{}").format(expression)
 
@@ -93,6 +98,8 @@ class Signature:
     tensors: dict[Value, str] = field(default_factory=dict)
     extents: dict[str, str] = field(default_factory=dict)
     scalars: dict[str, str] = field(default_factory=dict)
+    doubles: dict[str, str] = field(default_factory=dict)
+    """Those numbers that are read in float64."""
     wide: bool = False
     """Whether extents and indices have 64 bits."""
     constant: bool = False
@@ -128,7 +135,10 @@ class Signature:
         return self.extents[dim.text]
 
     def scalar(self, value: Scalar) -> str:
-        return self.scalars.setdefault(value.text, "s_" + re.sub(r"\W+", "_", value.text).strip("_"))
+        word = re.sub(r"\W+", "_", value.text).strip("_")
+        if value.dtype is DType.FLOAT64:
+            return self.doubles.setdefault(value.text, f"d_{word}")
+        return self.scalars.setdefault(value.text, f"s_{word}")
 
     def parameters(self, out: Value) -> str:
         parts = [f"const __grid_constant__ CUtensorMap {name}" for name in self.maps]
@@ -136,6 +146,7 @@ class Signature:
         parts.append(f"{C_TYPES[out.dtype]}* __restrict__ out")
         parts += [f"int {name}" for name in self.launch_extents.values()]
         parts += [f"float {name}" for name in self.scalars.values()]
+        parts += [f"double {name}" for name in self.doubles.values()]
         return ", ".join(parts)
 
     def arguments(self, names: dict[Value, str], out: str) -> str:
@@ -150,4 +161,5 @@ class Signature:
         parts += [*map(called, self.tensors), out]
         parts += [f"{'i64' if self.wide else 'i32'}({text})" for text in self.launch_extents]
         parts += [f"f32({text})" for text in self.scalars]
+        parts += [f"f64({text})" for text in self.doubles]
         return ", ".join(parts)

@@ -220,17 +220,20 @@ class Lowering:
         text = expression(op, operands, kwargs)
         text = text.replace("<float>", f"<{compute_type(self.dtype)}>")
         if self.dtype is DType.FLOAT64:
-            text = re.sub(r"(\d)f\b", r"\1", text)
+            text = re.sub(r"(\d)f\b", r"\1", text).replace("(float)", "(double)")
         return self.pointwise(text, *values, dtype=self.dtype)
 
     def _attribute(self, argument: Any) -> Any:
         """A number of the graph that is an attribute of the reference, as a value read at each size."""
         if isinstance(argument, OfRound):
             return Extent((), DType.INT32, self.of_round(argument), origin=self.origin)
+        real = DType.FLOAT64 if self.dtype is DType.FLOAT64 else DType.FLOAT32
+        if isinstance(argument, Scalar) and argument.dtype is not real:
+            return Scalar((), real, argument.text, origin=self.origin)
         if isinstance(argument, float) and argument in self._numbers:
-            return Scalar((), DType.FLOAT32, self._numbers[argument], origin=self.origin)
+            return Scalar((), real, self._numbers[argument], origin=self.origin)
         if isinstance(argument, Ratio):
-            return Scalar((), DType.FLOAT32, self._root(argument), origin=self.origin)
+            return Scalar((), real, self._root(argument), origin=self.origin)
         if isinstance(argument, int) and argument > SMALL and not self.extent(argument).is_literal:
             return Extent((), DType.INT32, self.extent(argument), origin=self.origin)
         return argument
