@@ -339,12 +339,86 @@ def test_clusters_share_the_terms_of_tiles(
         run_and_compare(item, at, compiler)
 
 
+SHARED = {
+    "product": ("F.relu(x @ y + z)", "torch.randn(N, K)", "torch.randn(K, D)", "torch.randn(D)"),
+    "both transposed": ("x.t() @ y.t()", "torch.randn(K, N)", "torch.randn(D, K)"),
+    "batch": ("x @ y", "torch.randn(2, N, K)", "torch.randn(2, K, D)"),
+    "half": ("x[1:] @ y", "torch.randn(N + 1, K).half()", "torch.randn(K, D).half()"),
+    "convolution": ("self.m(x).relu()", "torch.randn(2, K, 16, D)", "self.m = nn.Conv2d(K, N, 3, padding=1)"),
+}
+
+
+@pytest.mark.one_in(3)
+@pytest.mark.parametrize(
+    ("name", "blocks", "complete"),
+    [
+        ("product", 2, 2),
+        ("both transposed", 4, 1),
+        ("batch", 8, 1),
+        ("half", 8, 0),
+        ("half", 2, 1),
+        ("convolution", 4, 1),
+    ],
+)
+def test_blocks_of_a_cluster_share_the_terms_of_tiles(
+    name: str, blocks: int, complete: int, compiler: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tensor_cores, "_SHARED_BLOCKS", (blocks,))
+    monkeypatch.setattr(tensor_cores, "_COMPLETE_TILES", (complete,))
+    monkeypatch.setattr(tensor_cores, "_SINGLE", tensor_cores._SINGLE[2:3])  # 64 x 64, which take the least text
+    monkeypatch.setattr(tensor_cores, "_HALF", tensor_cores._HALF[1:2])
+    monkeypatch.setattr(tensor_cores, "_STREAM_GAIN", float("inf"))
+    task = _task(SHARED[name])
+    graph = trace_source(task, {"N": 1024, "D": 1024, "K": 1024})
+    item = render(graph, Design(("fuse", "tensor-cores", "stream-k")), clusters=True)
+    assert f"SharedTiles<Tiles, {blocks}, {blocks * complete + 1}>" in item.source
+    assert f"cluster=({blocks}, 1, 1)" in item.plan
+    # A last cluster that has fewer tiles than the others, and shares several of them; blocks without terms.
+    reference = Reference(task, {"N": 132, "D": 392, "K": 100} if name != "half" else {"N": 65, "D": 131, "K": 67})
+    run_and_compare(item, workbench.Bench(reference, reference.inputs(5)), compiler)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "parts", "expected"),
+    [
+        ((512, 512, 1, 512), 4, (4, 1)),  # otherwise sums of four parts pass through memory
+        ((1536, 1536, 1, 1536), 1, (8, 9)),  # 288 tiles of 64 x 128 for 132 multiprocessors
+        ((4096, 4096, 1, 4096), 1, None),  # 2,048 tiles of 64 x 128: the last wave leaves 3 % idle
+        ((256, 256, 1, 524288), 16, None),  # what adds the sums up takes little of the time
+        ((1024, 1024, 1, 64), 1, None),  # the launch takes most of the time
+    ],
+)
+def test_terms_are_shared_where_a_launch_or_a_wave_is_saved(
+    sizes: tuple[int, int, int, int], parts: int, expected: tuple[int, int] | None
+) -> None:
+    rows, columns, batch, terms = sizes
+    moved = 4 * batch * (rows * terms + terms * columns + rows * columns)
+    share = tensor_cores.choose_share("SINGLE", *sizes, parts=parts, moved=moved)
+    assert (share and (share.blocks, share.units)) == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes", "expected"),
+    [
+        ("HALF", (512, 512, 1, 16384), 16),  # 16 tiles of 128 x 128, two for each of 132 multiprocessors
+        ("SINGLE", (256, 256, 1, 524288), 33),  # 8 tiles of 64 x 128
+        ("SINGLE", (32, 32, 1, 8192), 64),  # each part has 128 terms at least
+        ("SINGLE", (1024, 1024, 1, 1024), 1),
+        ("HALF", (64, 128, 1, 256), 1),  # another launch takes longer than it saves
+    ],
+)
+def test_terms_are_dealt_out_to_sums_that_fill_the_gpu(
+    kind: str, sizes: tuple[int, int, int, int], expected: int
+) -> None:
+    assert tensor_cores.choose_parts(kind, *sizes, warpgroups=kind == "HALF") == expected
+
+
 @pytest.mark.parametrize(
     ("sizes", "expected"),
     [
         ((12288, 128, 1, 2048), ((128, 64), 1)),  # 192 tiles, of which some multiprocessors have two and some one
         ((1024, 1024, 1, 4096), ((128, 64), 1)),  # without, sums of four parts pass through memory
-        ((64, 16384, 1, 64), ((128, 64), 3)),
+        ((64, 16384, 1, 64), None),  # 256 tiles of 64 x 64 by mma.sync take as long
         ((8192, 8192, 1, 8192), None),  # 4,096 tiles: the last wave leaves 0.1 % idle
         ((1024, 1024, 1, 64), None),  # the launch takes most of the time
     ],

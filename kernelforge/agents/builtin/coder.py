@@ -84,8 +84,14 @@ def write(brief: TaskContext, design: Design) -> Rendered:
         UnsupportedError: the reference uses an operator that the built-in Coder does not know, or takes too much text.
     """
     attributes = readable(brief.facts.at("full").attrs, brief.facts.at("small").attrs)
-    warpgroups = brief.spec.arch == "sm_90a"
-    rendered = render(brief.graph, design, attributes, brief.small_graph, warpgroups=warpgroups)
+    rendered = render(
+        brief.graph,
+        design,
+        attributes,
+        brief.small_graph,
+        warpgroups=brief.spec.arch == "sm_90a",
+        clusters=brief.spec.compute_capability >= (9, 0),
+    )
     for part, text, most in (("source", rendered.source, MAX_SOURCE_BYTES), ("plan", rendered.plan, MAX_PLAN_BYTES)):
         if len(text) > most:
             full, small = len(brief.graph.nodes), None if brief.small_graph is None else len(brief.small_graph.nodes)

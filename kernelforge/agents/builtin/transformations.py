@@ -145,7 +145,7 @@ def _tensor_cores(profile: Profile) -> TransformEvidence | None:
 
 
 def _stream_k(profile: Profile) -> TransformEvidence | None:
-    kernels = [kernel for kernel in profile.kernels if re.search(r"_product\d*\b", kernel.kernel)]
+    kernels = [kernel for kernel in profile.kernels if re.search(r"_(product|conv)\d*\b", kernel.kernel)]
     if not kernels:
         return None
     blocks = max(math.prod(kernel.grid) for kernel in kernels)

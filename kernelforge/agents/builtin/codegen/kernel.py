@@ -37,6 +37,8 @@ class Options:
     stream_k: bool = False
     warpgroups: bool = False
     """Whether the GPU multiplies by ``wgmma``: an option of the device, not of a move."""
+    clusters: bool = False
+    """Whether the GPU runs clusters of blocks: the same."""
 
 
 @dataclass(frozen=True)

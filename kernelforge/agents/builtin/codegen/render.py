@@ -231,6 +231,7 @@ def render(
     small: Graph | None = None,
     *,
     warpgroups: bool = False,
+    clusters: bool = False,
 ) -> Rendered:
     """Write a design of a reference.
 
@@ -238,12 +239,13 @@ def render(
         graph, attributes, small: as for :func:`~kernelforge.agents.builtin.ir.operators.lower`.
         design: what to write.
         warpgroups: whether the GPU multiplies by ``wgmma``.
+        clusters: whether it runs clusters of blocks.
 
     Raises:
         UnsupportedError: the reference uses an operator that the built-in Coder does not know.
     """
     program = lower(graph, attributes, small)
-    options = replace(design.options, warpgroups=warpgroups)
+    options = replace(design.options, warpgroups=warpgroups, clusters=clusters)
     if options.tensor_cores:
         if design.fuse:
             fuse_attention(program)

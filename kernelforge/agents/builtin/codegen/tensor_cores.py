@@ -73,10 +73,12 @@ _HALF = (
 _BALANCE = {"SINGLE": 35, "HALF": 106, "BFLOAT": 106}
 """Multiply-adds of a multiprocessor in the time of one element from the L2, as the emulated H100 has them: 62 % of the
 dense rate, a third of it for three products, over 25 bytes a cycle."""
+_UNITS = {"SINGLE": 6, "HALF": 1, "BFLOAT": 1}
+"""Time of a multiply-add over that of halves: three products at half of the rate."""
 _WARPGROUP_SHARE = 0.62
 """Time of a multiply-add by ``wgmma`` over that by ``mma.sync``: ``product_share`` of a Hopper GPU."""
 _LAUNCH = 7e6
-"""Multiply-adds of a multiprocessor in the time of one more launch, which the emulated H100 takes 3 us for."""
+"""Multiply-adds of halves, by a multiprocessor, in the time of one more launch: 3 us on the emulated H100."""
 _OF_BYTE = 0.8
 """The same in the time of one byte from DRAM, by all multiprocessors: 2,850 GB/s."""
 _LEAST_TERMS = 128
@@ -97,8 +99,12 @@ def choose_shape(kind: str, rows: int, columns: int, batch: int) -> Shape:
 
 
 def _cost(kind: str, shape: Shape, rows: int, columns: int, batch: int) -> int:
-    work = shape.rows * shape.columns + _BALANCE[kind] * (shape.rows + shape.columns)
-    return max(2, -(-_blocks(shape, rows, columns, batch) // MULTIPROCESSORS)) * work
+    return max(2, -(-_blocks(shape, rows, columns, batch) // MULTIPROCESSORS)) * _work(kind, shape)
+
+
+def _work(kind: str, shape: Shape) -> int:
+    """Of a block for one term."""
+    return shape.rows * shape.columns + _BALANCE[kind] * (shape.rows + shape.columns)
 
 
 class WarpgroupShape(NamedTuple):
@@ -143,7 +149,8 @@ def _warpgroup_shapes(rows: int, columns: int) -> list[WarpgroupShape]:
 
 def _warpgroup_cost(shape: WarpgroupShape, rows: int, columns: int, batch: int, units: int = 0) -> float:
     """Of one term. With ``units``: where the two groups of a cluster share so many tiles for each of their blocks."""
-    loaded = shape.rows / shape.across + shape.columns / shape.down
+    # Of a tile that ends beyond the operands, tensor maps fetch what is inside.
+    loaded = min(shape.rows, rows) / shape.across + min(shape.columns, columns) / shape.down
     waves = -(-_warpgroup_blocks(shape, rows, columns, batch, units) // MULTIPROCESSORS)
     tile = _WARPGROUP_SHARE * shape.rows * shape.columns + _BALANCE["HALF"] * loaded
     return max(2, waves) * tile * (units / 2 if units else 1)
@@ -192,40 +199,91 @@ def choose_stream(kind: str, rows: int, columns: int, batch: int, terms: int) ->
     streams = [Stream(shape, units) for shape in _warpgroup_shapes(rows, columns) for units in _STREAM_UNITS]
     best = min(streams, key=cost)
     parts = choose_parts(kind, rows, columns, batch, terms, warpgroups=True)
-    otherwise = _split_cost(kind, rows, columns, batch, terms, parts)
+    otherwise = _split_cost(kind, rows, columns, batch, terms, parts, warpgroups=True)
     # What no way of dealing terms out changes, as if nothing hid it.
     rest = _LAUNCH + _OF_BYTE * 2 * batch * (rows * terms + terms * columns + rows * columns)
     return best if cost(best) + rest < _STREAM_GAIN * (otherwise + rest) else None
 
 
-def _split_cost(kind: str, rows: int, columns: int, batch: int, terms: int, parts: int) -> float:
-    """Of all terms, dealt out to so many sums that another kernel adds up; on a GPU that multiplies by ``wgmma``."""
-    shape = choose_warpgroups(rows, columns, batch * parts)
+class Share(NamedTuple):
+    """A product whose terms the blocks of a cluster share, by ``mma.sync``."""
+
+    shape: Shape
+    blocks: int
+    """Of a cluster."""
+    units: int
+    """Tiles of a cluster: so many complete ones for each block, and one whose terms all of them share."""
+
+
+_SHARED_BLOCKS = (2, 4, 8)
+_COMPLETE_TILES = (0, 1, 2)
+
+
+def choose_share(kind: str, rows: int, columns: int, batch: int, terms: int, *, parts: int, moved: int) -> Share | None:
+    """Stream-K for a product or a convolution by ``mma.sync``; None where it would not make up for what waves lose.
+
+    Args:
+        parts: sums that the terms would be dealt out to otherwise, for another kernel to add up.
+        moved: bytes that any kernel for it moves.
+    """
+    if terms < 2 * _LEAST_TERMS:
+        return None
+    unit = _UNITS[kind]
+
+    def cost(share: Share) -> float:
+        shape, blocks, units = share
+        waves = -(-_blocks(shape, rows, columns, 1) // units) * blocks * batch / MULTIPROCESSORS
+        # What the others finish of a tile's sums, of four bytes each, is written to shared memory, and read there.
+        exchanged = math.ceil(waves) * 2 * _BALANCE["HALF"] * shape.rows * shape.columns * (blocks - 1) / blocks
+        return max(2, math.ceil(waves)) * _work(kind, shape) * terms * units / blocks + exchanged / unit
+
+    shares = [
+        Share(shape, blocks, complete * blocks + 1)
+        for shape in (_SINGLE if kind == "SINGLE" else _HALF)
+        for blocks in _SHARED_BLOCKS
+        for complete in _COMPLETE_TILES
+        if terms >= blocks * _LEAST_TERMS
+    ]
+    best = min(shares, key=cost)
+    otherwise = _split_cost(kind, rows, columns, batch, terms, parts, warpgroups=False)
+    rest = (_LAUNCH + _OF_BYTE * moved) / unit
+    return best if cost(best) + rest < _STREAM_GAIN * (otherwise + rest) else None
+
+
+def _added_cost(parts: int, results: int) -> float:
+    """Of another kernel that adds up sums, in multiply-adds of halves.
+
+    Each sum passes the L2 twice, four halves' bytes, and is written to DRAM, which takes as long again.
+    """
+    return _LAUNCH + 8 * _BALANCE["HALF"] * parts * results / MULTIPROCESSORS
+
+
+def _split_cost(kind: str, rows: int, columns: int, batch: int, terms: int, parts: int, *, warpgroups: bool) -> float:
+    """Of all terms, dealt out to so many sums that another kernel adds up."""
+    shape = choose_warpgroups(rows, columns, batch * parts) if warpgroups and kind != "SINGLE" else None
     if shape is None:
         each: float = _cost(kind, choose_shape(kind, rows, columns, batch * parts), rows, columns, batch * parts)
     else:
         each = _warpgroup_cost(shape, rows, columns, batch * parts)
-    # Each sum passes the L2 twice, four halves' bytes, and is written to DRAM, which takes as long again.
-    added = _LAUNCH + 8 * _BALANCE["HALF"] * parts * batch * rows * columns / MULTIPROCESSORS if parts > 1 else 0
+    added = _added_cost(parts, batch * rows * columns) / _UNITS[kind] if parts > 1 else 0
     return each * terms / parts + added
 
 
 def choose_parts(kind: str, rows: int, columns: int, batch: int, terms: int, *, warpgroups: bool = False) -> int:
-    """The number of sums that a product's terms are dealt out to: 1 where its blocks keep half of the GPU busy.
-
-    With warpgroups, whose blocks are larger, it is what takes the least time, sums and what adds them up.
-    """
-    blocks = _blocks(choose_shape(kind, rows, columns, batch), rows, columns, batch)
-    if 2 * blocks <= MULTIPROCESSORS:
-        return max(1, min(2 * MULTIPROCESSORS // blocks, terms // _LEAST_TERMS))
-    if not warpgroups or kind == "SINGLE" or batch > 1:
-        return 1
+    """The number of sums that a product's terms are dealt out to, for what takes the least time: sums, and the kernel
+    that adds them up."""
+    shapes = [_blocks(shape, rows, columns, batch) for shape in (_SINGLE if kind == "SINGLE" else _HALF)]
+    if warpgroups and kind != "SINGLE":
+        shapes += [_warpgroup_blocks(shape, rows, columns, batch) for shape in _warpgroup_shapes(rows, columns)]
+    filling = {min(2 * MULTIPROCESSORS // blocks, terms // _LEAST_TERMS) for blocks in shapes}
+    size = 4 if kind == "SINGLE" else 2
+    rest = (_LAUNCH + _OF_BYTE * size * batch * (rows * terms + terms * columns + rows * columns)) / _UNITS[kind]
 
     def cost(parts: int) -> float:
-        by_warps = choose_warpgroups(rows, columns, parts) is None
-        return math.inf if by_warps else _split_cost(kind, rows, columns, 1, terms, parts)
+        return _split_cost(kind, rows, columns, batch, terms, parts, warpgroups=warpgroups) + rest
 
-    return min((1, 2, 4, 8), key=cost)
+    best = min(sorted(parts for parts in filling if parts > 1), key=cost, default=1)
+    return best if cost(best) < _STREAM_GAIN * cost(1) else 1
 
 
 def split_sums(program: Program, options: Options) -> None:
@@ -233,6 +291,7 @@ def split_sums(program: Program, options: Options) -> None:
 
     Not those of which stream-K makes one kernel.
     """
+
     replaced: dict[Value, Value] = {}
     total: dict[Value, Value] = {}
     reached = in_order(program)
@@ -243,7 +302,7 @@ def split_sums(program: Program, options: Options) -> None:
             kind = _KINDS[value.a.dtype]
             sizes = [int(dim.value) for dim in (rows, columns, batch, terms)]
             most = choose_parts(kind, *sizes, warpgroups=options.warpgroups)
-            if most > 1 and not (options.stream_k and options.warpgroups and choose_stream(kind, *sizes)):
+            if most > 1 and not _is_shared(value, options, most):
                 parts = Dim(f"min({most}, ceil_div({terms.text}, {_LEAST_TERMS}))", most)
                 sums = Contraction((parts, *value.shape), DType.FLOAT32, value.a, value.b, parts, origin=value.origin)
                 added = Reduce((ONE, *value.shape), value.dtype, "sum", sums, 0, 0, origin=value.origin)
@@ -254,6 +313,29 @@ def split_sums(program: Program, options: Options) -> None:
         user.replace(replaced)
     program.outputs = tuple(total.get(value, value) for value in program.outputs)
     program.ends = tuple(replaced.get(value, value) for value in program.ends)
+
+
+def _is_shared(value: Contraction, options: Options, parts: int) -> bool:
+    """Whether stream-K makes one kernel of a product whose terms would be dealt out to so many sums."""
+    if not options.stream_k:
+        return False
+    kind, batch, (rows, columns) = _KINDS[value.a.dtype], product(value.shape[:-2]), value.shape[-2:]
+    sizes = [int(dim.value) for dim in (rows, columns, batch, value.a.shape[-1])]
+    if options.warpgroups and choose_stream(kind, *sizes):
+        return True
+    return _share(value, kind, sizes, options, parts) is not None
+
+
+def _share(
+    anchor: Contraction | Convolution, kind: str, sizes: list[int], options: Options, parts: int = 1
+) -> Share | None:
+    """Stream-K for an anchor of so many rows, columns, matrices and terms, where it is written for ``mma.sync``."""
+    halves = isinstance(anchor, Contraction) and kind != "SINGLE"
+    if not (options.stream_k and options.clusters) or (options.warpgroups and halves):
+        return None
+    operands = anchor.operands[:2]
+    moved = sum(int(product(value.shape).value) * value.dtype.itemsize for value in (anchor, *operands))
+    return choose_share(kind, *sizes, parts=parts, moved=moved)
 
 
 class _Copy(NamedTuple):
@@ -312,7 +394,9 @@ class _TensorWriter:
         self.m = LoopGroup("m", anchor.shape[split : split + 1])
         self.n = LoopGroup("n", anchor.shape[split + 1 :], vector=vector)
         self.k = LoopGroup("kk", anchor.a.shape[-1:] if isinstance(anchor, Contraction) else anchor.weight.shape[1:])
-        self.shape = choose_shape(self.kind, *(int(group.extent.value) for group in (self.m, self.n, self.b)))
+        self.sizes = [int(group.extent.value) for group in (self.m, self.n, self.b, self.k)]
+        self.share = _share(anchor, self.kind, self.sizes, options) if self.parts is None else None
+        self.shape = choose_shape(self.kind, *self.sizes[:3]) if self.share is None else self.share.shape
 
     def _results(self) -> tuple[LoopGroup, LoopGroup, LoopGroup]:
         """Batch, rows and columns of the root, whose leading axes may be those of the product in another shape."""
@@ -375,37 +459,49 @@ class _TensorWriter:
         return [f"if ({inside}) {{", *indent(body), "}"]
 
     def write(self) -> KernelText:
-        em, name, shape, ctype = self.em, self.name, self.shape, C_TYPES[self.dtype]
+        em, name, shape, share, ctype = self.em, self.name, self.shape, self.share, C_TYPES[self.dtype]
         copies = {side: self._copy(side) for side in "ab"}
         store = self._store()
         flags = ", ".join("true" if copies[side].along else "false" for side in "ab")
         numbers = ", ".join(map(str, (*shape[:4], shape.depth, shape.stages)))
+        lines, first, terms = self._terms(shape.depth)
         core = [
             f"using Tiles = TensorTiles<{ctype}, {self.kind}, {numbers}, {flags}>;",
             "extern __shared__ __align__(16) char tiles[];",
-            f"const int batch = blockIdx.z, m_start = blockIdx.y * {shape.rows};",
-            f"const int n_start = blockIdx.x * {shape.columns};",
         ]
-        lines, first, terms = self._terms(shape.depth)
-        core += lines
-        for side, line in (("a", "m"), ("b", "n")):
+        if share is None:
+            start, m_start, n_start, call = "", "m_start", "n_start", "Tiles::run<VA, VB, V>"
             core += [
-                f"const auto copy_{side} = [&]({ctype}* to, int line, int term) {{",
-                *indent([f"const int {line} = {line}_start + line, kk = {first} + term;", *copies[side].body]), "};",
+                f"const int batch = blockIdx.z, m_start = blockIdx.y * {shape.rows};",
+                f"const int n_start = blockIdx.x * {shape.columns};", *lines,
+            ]  # fmt: skip
+        else:
+            start, m_start, n_start = "int2 start, ", "start.y", "start.x"
+            call = f"SharedTiles<Tiles, {share.blocks}, {share.units}>::run<VA, VB, V>"
+            core += ["const int batch = blockIdx.z;"]
+            terms += "".join(f", {em.signature.extent(group.extent)}" for group in (self.m, self.n))
+        for side, line, at in (("a", "m", m_start), ("b", "n", n_start)):
+            core += [
+                f"const auto copy_{side} = [&]({ctype}* to, {start}int line, int term) {{",
+                *indent([f"const int {line} = {at} + line, kk = {first} + term;", *copies[side].body]), "};",
             ]  # fmt: skip
         core += [
-            "const auto put = [&](int line, int column, const float* acc) {",
-            *indent(["const int m = m_start + line, n = n_start + column;", *store]), "};",
-            f"Tiles::run<VA, VB, V>(reinterpret_cast<{ctype}*>(tiles), {terms}, copy_a, copy_b, put);",
+            f"const auto put = [&]({start}int line, int column, const float* acc) {{",
+            *indent([f"const int m = {m_start} + line, n = {n_start} + column;", *store]), "};",
+            f"{call}(reinterpret_cast<{ctype}*>(tiles), {terms}, copy_a, copy_b, put);",
         ]  # fmt: skip
         most = 16 // self.dtype.itemsize
         widths = {f"V{side.upper()}": plan_width(most, copies[side].run) for side in "ab"} | {"V": self._store_width()}
         source, setup, template = self._kernel(widths, f"__launch_bounds__({shape.threads})", core)
         columns, rows, batch = (plan_int(group.extent) for group in (self.n, self.m, self.b))
-        grid = f"(ceil_div({columns}, {shape.columns}), ceil_div({rows}, {shape.rows}), {batch})"
+        across, down = f"ceil_div({columns}, {shape.columns})", f"ceil_div({rows}, {shape.rows})"
+        grid = f"({across}, {down}, {batch})"
+        if share is not None:
+            clusters = f"{across} * {down}" if share.units == 1 else f"ceil_div({across} * {down}, {share.units})"
+            grid = f"({clusters} * {share.blocks}, 1, {batch})"
         return KernelText(
             name, source, em.signature, self.root, grid, str(shape.threads), str(self._shared_bytes(copies)), setup,
-            template,
+            template, cluster=1 if share is None else share.blocks,
         )  # fmt: skip
 
     def _terms(self, depth: int) -> tuple[list[str], str, str]:
@@ -445,7 +541,9 @@ class _TensorWriter:
         for copy, lines in ((copies["a"], self.shape.rows), (copies["b"], self.shape.columns)):
             depth = self.shape.depth
             total += lines * (depth + 16 // size) if copy.along else depth * (lines + 8)
-        return total * size * self.shape.stages
+        # Where blocks share terms, their sums wait for each other where the tiles were.
+        sums = 0 if self.share is None else 4 * self.shape.rows * self.shape.columns
+        return max(total * size * self.shape.stages, sums)
 
 
 class _WarpgroupWriter(_TensorWriter):
@@ -473,8 +571,7 @@ class _WarpgroupWriter(_TensorWriter):
 
     def write(self) -> KernelText:
         em, name, anchor = self.em, self.name, self.anchor
-        sizes = [int(group.extent.value) for group in (self.m, self.n, self.b, self.k)]
-        stream = None
+        sizes, stream = self.sizes, None
         if self.options.stream_k and self.parts is None:
             stream = choose_stream(self.kind, *sizes)
         shape = stream.shape if stream is not None else choose_warpgroups(*sizes[:3]) if self.kind != "SINGLE" else None
