@@ -23,9 +23,10 @@ from kernelforge.evaluation import EvaluationResult, Evaluator, EvaluatorPool
 from kernelforge.evaluation.stages import correctness
 from kernelforge.evaluation.stages.candidate_runs import POISONS
 from kernelforge.evaluation.stages.correctness import further_family
-from kernelforge.records import Candidate, MeasureSettings, Origin, Verdict
+from kernelforge.records import Candidate, MeasureSettings, Origin, TaskPolicy, Verdict
 from kernelforge.report.views.attempt import gates_of
 from kernelforge.rewards import DEFAULT_POLICY, reward
+from tests.evaluation.oracle_tasks import make_task
 from tests.support.axpy import KERNEL, PLAN, axpy_task
 
 
@@ -365,3 +366,19 @@ def test_an_evaluation_that_nobody_wants_ends_before_its_next_part(evaluator: Ev
     with pytest.raises(EvaluationCancelled):
         evaluator.evaluate(good, seed=11, stopped=lambda: next(answers))
     assert run(evaluator).evaluation.verdict is Verdict.OK
+
+
+def test_a_plan_returns_nothing_where_the_reference_only_changes_its_input(workshop: EvaluatorPool) -> None:
+    task = make_task("[a.mul_(2.0), None][1]", "torch.randn(60)", policy=TaskPolicy(mutates=(0,)))
+    kernel = "__global__ void times(float* a, int n) { int i = threadIdx.x; if (i < n) a[i] *= FACTOR; }\n"
+    plan = "def forward(a):\n    times[1, 64](a, i32(60))\n"
+    made = workshop.evaluator(task)
+    try:
+        right, wrong = (run(made, f"#define FACTOR {factor}\n{kernel}", plan).evaluation for factor in ("2.0f", "3.0f"))
+        returning = run(made, f"#define FACTOR 2.0f\n{kernel}", f"{plan}    return empty((1,), float32)\n").evaluation
+    finally:
+        made.oracle.close()
+    assert right.verdict is Verdict.OK, right.reason
+    assert wrong.verdict is Verdict.WRONG
+    assert (returning.verdict, returning.stage) == (Verdict.POLICY, "plan")
+    assert "forward returns 1 tensors, the reference 0" in returning.reason

@@ -101,7 +101,12 @@ def resolve_plans(
             weights.update(dict.fromkeys(weight.aliases, weight.spec))
         try:
             resolved = plan.resolve(
-                at_size.inputs, weights, at_size.attrs, candidate.choices, library=task.policy.library
+                at_size.inputs,
+                weights,
+                at_size.attrs,
+                candidate.choices,
+                library=task.policy.library,
+                in_place=len(at_size.outputs) == len(task.policy.mutates),
             )
             _match_outputs(resolved, at_size, mutated=len(task.policy.mutates))
         except PlanGuard as guard:
