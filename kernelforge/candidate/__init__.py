@@ -1,6 +1,14 @@
 """Candidates: a reply read into source and plan, a plan resolved into launches."""
 
-from kernelforge.candidate.plan import LaunchSignature, Plan, chosen_values, parse_plan, plan_as_chosen, signatures
+from kernelforge.candidate.plan import (
+    LaunchSignature,
+    Plan,
+    chosen_values,
+    combinations_of,
+    parse_plan,
+    plan_as_chosen,
+    signatures,
+)
 from kernelforge.candidate.plan_language.interpreter import PlanLimits
 from kernelforge.candidate.reply import format_reply, model_new_in, parse_reply, split_reasoning
 from kernelforge.candidate.resolved import ResolvedPlan
@@ -11,6 +19,7 @@ __all__ = [
     "PlanLimits",
     "ResolvedPlan",
     "chosen_values",
+    "combinations_of",
     "format_reply",
     "model_new_in",
     "parse_plan",

@@ -27,9 +27,9 @@ from kernelforge.records.task import TensorSpec
 
 INT32 = 2**31
 
-MAX_COMBINATIONS = 16
-"""Combinations of ``# tune:`` values that a plan may offer: each is compiled and rated."""
-MAX_CONSTRAINED = 1_024
+MAX_COMBINATIONS = 4_096
+"""Combinations of ``# tune:`` values that a plan may offer; tuning rates all of a few, and searches many."""
+MAX_CONSTRAINED = 8_192
 """The same before top-level asserts remove some, which costs a run of the top level each."""
 
 
@@ -52,8 +52,8 @@ class Plan:
         """Values of each ``# tune:`` name, in the order written."""
         self._program = program
         self.combinations: tuple[dict[str, int], ...] = self._allowed()
-        """The combinations of the tunables that the top-level asserts allow, at most 16, first values first; one
-        empty combination without tunables."""
+        """The combinations of the tunables that the top-level asserts allow, at most 4,096, first values first;
+        one empty combination without tunables."""
 
     @property
     def parameters(self) -> tuple[str, ...]:
@@ -127,7 +127,7 @@ class Plan:
         allowed = [every[0], *(choices for choices in every[1:] if self._allows(machine, choices))]
         if len(allowed) > MAX_COMBINATIONS:
             counts = f"{len(allowed):,} of {count:,} combinations of # tune: values"
-            raise Fault(f"the asserts allow {counts}; the limit is {MAX_COMBINATIONS}")
+            raise Fault(f"the asserts allow {counts}; the limit is {MAX_COMBINATIONS:,}")
         return tuple(allowed)
 
     def _allows(self, machine: Machine, choices: Mapping[str, int]) -> bool:
@@ -205,7 +205,11 @@ def parse_plan(text: str, language: Language = "cuda") -> Plan:
     Raises:
         PlanError: the text is not Python, uses an unsupported construct, or is too large; with the line.
     """
-    text = normalise(text)
+    return _parsed(normalise(text), language)
+
+
+@lru_cache(maxsize=8)  # an evaluation reads a plan many times, and asserts on thousands of combinations take 0.1 s
+def _parsed(text: str, language: Language) -> Plan:
     with reported(text):
         tree, tunables = read(text)
         return Plan(text, compile_program(tree, tuple(tunables), language), tunables)
@@ -309,6 +313,15 @@ def _first_values(plan: str, language: Language) -> dict[str, int]:
         return {name: values[0] for name, values in parse_plan(plan, language).tunables.items()}
     except CandidateError:
         return {}
+
+
+@lru_cache(maxsize=256)
+def combinations_of(plan: str, language: Language = "cuda") -> int:
+    """Combinations of ``# tune:`` values that a plan offers; 0 for one that cannot be read."""
+    try:
+        return len(parse_plan(plan, language).combinations)
+    except CandidateError:
+        return 0
 
 
 def plan_as_chosen(candidate: Candidate) -> str:

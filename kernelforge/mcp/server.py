@@ -358,7 +358,7 @@ def _add_judging_tools(server: MCPServer[object], service: Service, queue: _Queu
         plan: PlanArgument,
         choices: ChoicesArgument = None,
     ) -> Annotated[CallToolResult, TuneAnswer]:
-        """Evaluate a candidate, and time every combination of its plan's `# tune:` values at the full size.
+        """Evaluate a candidate, and time combinations of its plan's `# tune:` values at the full size.
 
         Takes one evaluation of the budget and is not journalled: submit the candidate with the winner's choices.
         """

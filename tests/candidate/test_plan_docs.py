@@ -87,4 +87,4 @@ def test_the_limits_table_states_the_limits() -> None:
     for figure in figures:
         assert re.search(rf"(?<![\d,]){figure:,}(?!,?\d)", table), figure
     assert bytes_text(limits.workspace_bytes) in table
-    assert f"at most {MAX_COMBINATIONS}" in re.sub(r"\s+", " ", PAGE)
+    assert f"at most {MAX_COMBINATIONS:,}" in re.sub(r"\s+", " ", PAGE)

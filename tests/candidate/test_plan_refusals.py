@@ -456,6 +456,7 @@ def test_weights_are_no_parameter_of_forward() -> None:
 
 
 FIVES = "# tune: A = 1 | 2 | 3 | 4 | 5\n# tune: B = 1 | 2 | 3 | 4 | 5\n"
+EIGHTS = "".join(f"# tune: {name} = 1 | 2 | 3 | 4 | 5 | 6 | 7 | 8\n" for name in "ABCD")
 TUNES = [
     ("# tune: A = ", "a tune line reads"),
     ("# tune: A = 1 | x", "a tune line reads"),
@@ -468,14 +469,14 @@ TUNES = [
     ("# tune: A = 1\n# tune: A = 2", "A has two tune lines"),
     ("# tune: A = 1\nA = 2", "a tune name cannot be assigned"),
     ("# tune: min = 1 | 2", "'min' is a name of the plan language"),
-    ("# tune: A = 1|2|3|4\n# tune: B = 1|2|3|4|5", "20 combinations; the limit is 16"),
+    (EIGHTS + "# tune: E = 1 | 2", "8,192 combinations; the limit is 4,096"),
     ("# tune: A = 1 | 2\nassert A > 1, f'A is {A}'", "line 2: the first values break this assert: A is 1"),
     ("assert 1 > 2", "line 1: the first values break this assert: 1 > 2"),
-    (FIVES + "assert A < 5", "the asserts allow 20 of 25 combinations of # tune: values; the limit is 16"),
     (
-        FIVES + FIVES.replace("A", "C").replace("B", "D") + "# tune: E = 1 | 2\nassert A < 2",
-        "1,250 combinations; the limit is 1,024",
+        EIGHTS + "# tune: E = 1 | 2\nassert A < 8",
+        "the asserts allow 7,168 of 8,192 combinations of # tune: values; the limit is 4,096",
     ),
+    (EIGHTS + "# tune: E = 1 | 2 | 3\nassert A < 2", "12,288 combinations; the limit is 8,192"),
     (FIVES + "X = sum(range(60000))\nassert A < 2", "takes more than 400,000 steps"),
     ("A = 2 ** 31", "the constant A = 2147483648 does not fit the constexpr int"),
     ("A = 1 // 0", "division by zero"),

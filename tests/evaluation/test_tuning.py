@@ -15,6 +15,7 @@ from kernelforge.candidate import parse_plan
 from kernelforge.devices.base import RunRequest, TuningTime
 from kernelforge.devices.emulated.device import EmulatedSession
 from kernelforge.evaluation import Evaluator, EvaluatorPool
+from kernelforge.evaluation.stages.multi_fidelity import EFFORTS
 from kernelforge.evaluation.stages.tuning import LEAST_GAIN, tune, winner
 from kernelforge.records import Candidate, Size, Task, TuneTrial, Verdict
 
@@ -190,6 +191,48 @@ def test_a_constant_that_the_code_reads_makes_a_difference(evaluator: Evaluator)
     assert first.time_us is not None
     assert second.time_us is not None
     assert first.time_us < second.time_us
+
+
+def test_of_many_combinations_few_are_built_and_a_good_one_wins(evaluator: Evaluator, efforts: Counter[float]) -> None:
+    plan = "# tune: AGAIN = 8 | 6 | 4 | 3 | 2 | 1\n" + PLAN.replace("64 |", "8 | 16 | 32 | 64 |").replace(
+        "512", "512 | 2048"
+    )
+    source = 'static_assert(BLOCK != 128 || AGAIN != 1, "not that one");\n' + SOFTMAX.replace(
+        "sum += expf(row[i] - top)", "for (int k = 0; k < AGAIN; ++k) sum += expf(row[i] - top + k)"
+    )
+    candidate = Candidate(source=source, plan=plan)
+    trials = tune(evaluator, candidate, seed=2)
+    every = list(parse_plan(plan).combinations)
+    tried = [every.index(trial.choices) for trial in trials]
+    assert len(every) == 48
+    assert tried == sorted(tried)
+    assert tried[0] == 0
+    assert sum(trial.time_us is not None for trial in trials) < 30
+    assert efforts.keys() <= set(EFFORTS.values())
+    assert trials[0].rung == 1  # those of the candidate are what a winner must be faster than, at the same effort
+    assert all("must be at most 1,024" in trial.problem for trial in trials if trial.choices["BLOCK"] == 2048)
+    choices = winner(trials, {})
+    assert choices is not None
+    assert choices["AGAIN"] == 1
+    assert choices["BLOCK"] >= 256
+    assert tune(evaluator, candidate, seed=2) == trials
+
+
+def test_a_stop_ends_a_search_among_many_with_what_was_rated(evaluator: Evaluator) -> None:
+    plan = "# tune: SPARE = 1 | 2 | 3 | 4 | 5\n" + PLAN
+    candidate = Candidate(source=SOFTMAX, plan=plan)
+    (only,) = tune(evaluator, candidate, seed=2, stopped=lambda: True)
+    assert only.problem == "not tried: the run was stopped"
+    calls: Counter[str] = Counter()
+
+    def after_three() -> bool:
+        calls["times"] += 1
+        return calls["times"] > 3
+
+    trials = tune(evaluator, candidate, seed=2, stopped=after_three)
+    assert [trial.problem for trial in trials].count("not tried: the run was stopped") <= 1
+    assert 1 <= sum(trial.time_us is not None for trial in trials) <= 3
+    assert winner(trials, {}) is None or trials[0].time_us is not None
 
 
 def test_a_combination_that_cannot_work_has_its_problem_and_spoils_no_other(evaluator: Evaluator) -> None:

@@ -1,10 +1,13 @@
 """The tuning stage: search among ``# tune:`` values for a combination worth an attempt.
 
-Successive halving (Jamieson & Talwalkar, *Non-stochastic Best Arm Identification and Hyperparameter Optimization*,
-AISTATS 2016, section 3): ``ceil(log2 n)`` rungs, each keeps the better half of the combinations and spends twice as
-much on the time of each; the last one spends what a profile does. Two things are ours. The candidate's own combination
-is rated on every rung, so that what is compared was always rated alike. A combination whose time no effort can
-change is not rated again, nor is one that compiles to the same code and launches as another.
+Up to :data:`HALVED` combinations are all built and rated, by successive halving (Jamieson & Talwalkar, *Non-stochastic
+Best Arm Identification and Hyperparameter Optimization*, AISTATS 2016, section 3): ``ceil(log2 n)`` rungs, each keeps
+the better half of the combinations and spends twice as much on the time of each; the last one spends what a profile
+does. Two things are ours. The candidate's own combination is rated on every rung, so that what is compared was always
+rated alike. A combination whose time no effort can change is not rated again, nor is one that compiles to the same code
+and launches as another.
+
+More are searched by :mod:`~kernelforge.evaluation.stages.multi_fidelity`: few are built, most of those rated cheaply.
 
 Nothing here is a result: times pick what to try, and the winner goes through the whole cascade as an attempt.
 """
@@ -15,7 +18,7 @@ import math
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -26,8 +29,12 @@ from kernelforge.evaluation.oracle.client import DrawHandle, Oracle
 from kernelforge.evaluation.stages.candidate_runs import run_request, usual_limit_s
 from kernelforge.evaluation.stages.compile_stage import BuildState, StageFailed
 from kernelforge.evaluation.stages.full_size import PROFILE_POISON, WHOLE_DRAW_BYTES
+from kernelforge.evaluation.stages.multi_fidelity import EFFORTS, Fidelity, MultiFidelitySearch, encode
 from kernelforge.evaluation.timing import tensor_bytes
 from kernelforge.records import Candidate, Task, TaskFacts, TuneTrial, content_hash
+
+HALVED = 16
+"""Combinations up to which all are built and rated."""
 
 LEAST_GAIN = 0.02
 """By which part of the candidate's own time a combination must be faster to be worth an evaluation, and by which two
@@ -60,7 +67,7 @@ class Preparing(Protocol):
 
 
 @dataclass(eq=False)
-class _Combination:
+class Combination:
     """One combination. Arms of the same code and launches share one ``measured`` arm."""
 
     choices: dict[str, int]
@@ -68,7 +75,7 @@ class _Combination:
     rung: int = 0
     rating: TuningTime | None = None
     problem: str = ""
-    same_as: _Combination | None = None
+    same_as: Combination | None = None
 
     @property
     def identity(self) -> tuple[object, ...]:
@@ -93,7 +100,7 @@ class _Combination:
 def tune(
     evaluator: Preparing, candidate: Candidate, *, seed: int, stopped: Callable[[], bool] | None = None
 ) -> tuple[TuneTrial, ...]:
-    """Rate every combination of a candidate's ``# tune:`` values by successive halving.
+    """Rate combinations of a candidate's ``# tune:`` values: up to :data:`HALVED` all of them, of more a choice.
 
     Args:
         evaluator: of the candidate's task; it has found the candidate OK with its own choices.
@@ -103,16 +110,19 @@ def tune(
         stopped: asked before each step; once it says True, what is left is not tried.
 
     Returns:
-        One trial per combination, in the order of :attr:`~kernelforge.candidate.Plan.combinations`; none where the
-        plan offers no choice. A combination that does not resolve and compile at every size that the candidate
-        supports, that faults, or that was not reached has a problem instead of a time. A candidate that takes part
-        in no comparison (its own choices have a problem) has no :func:`winner`. Trouble of ours is a problem too.
+        One trial per combination that was tried, in the order of
+        :attr:`~kernelforge.candidate.Plan.combinations`; none where the plan offers no choice. A combination that does
+        not resolve and compile at every size that the candidate supports, that faults, or that was not reached has a
+        problem instead of a time. A candidate that takes part in no comparison (its own choices have a problem) has no
+        :func:`winner`. Trouble of ours is a problem too.
     """
     combinations = parse_plan(candidate.plan, candidate.language or "cuda").combinations
     if len(combinations) < 2:
         return ()
-    arms = [_Combination(choices) for choices in combinations]
+    arms = [Combination(choices) for choices in combinations]
     own = next(arm for arm in arms if candidate.choices.items() <= arm.choices.items())
+    if len(arms) > HALVED:
+        return _BayesianSearch(evaluator, candidate, own, stopped or (lambda: False)).search(arms, seed)
     search = _SuccessiveHalving(evaluator, candidate, own, stopped or (lambda: False))
     contenders = search.prepare(arms)
     if not own.problem:
@@ -151,9 +161,11 @@ def _code(ptx: bytes, constants: Mapping[str, int]) -> bytes:
     return ptx
 
 
-class _SuccessiveHalving:
+class Rater:
+    """Builds and rates combinations."""
+
     def __init__(
-        self, evaluator: Preparing, candidate: Candidate, own: _Combination, stopped: Callable[[], bool]
+        self, evaluator: Preparing, candidate: Candidate, own: Combination, stopped: Callable[[], bool]
     ) -> None:
         self._evaluator = evaluator
         self._candidate = candidate
@@ -162,32 +174,27 @@ class _SuccessiveHalving:
         self._modelled = not evaluator.device.capabilities.measures_time
         self._end = time.monotonic() + (math.inf if self._modelled else TUNING_SECONDS)
 
-    def prepare(self, arms: Sequence[_Combination]) -> list[_Combination]:
-        """Resolve and compile every combination; gives back those to be rated, the candidate's own first."""
-        contenders: dict[tuple[object, ...], _Combination] = {}
-        for arm in sorted(arms, key=lambda arm: arm is not self._own):
-            arm.problem = self._over() or self._unfit(arm)
-            if not arm.problem:
-                equal = contenders.setdefault(arm.identity, arm)
-                arm.same_as = None if equal is arm else equal
-        return list(contenders.values())
-
-    def halve(self, contenders: Sequence[_Combination], seed: int) -> None:
-        """Rate the contenders rung by rung. What does not reach the next rung keeps the time of its last."""
-        alive, rungs = list(contenders), max(math.ceil(math.log2(len(contenders))), 1)
-        try:
-            requested = time.monotonic()
-            with self._evaluator.gpu_lock(), self._drawn(int(content_hash(seed, "tune"), 16)) as draw:
-                self._end += time.monotonic() - requested
-                for rung in range(rungs):
-                    rated = self._rate_all(alive, draw, rung, effort=2.0 ** (rung + 1 - rungs))
-                    alive = sorted(rated, key=_time)[: math.ceil(len(alive) / 2)]
-        except (SandboxError, TaskError) as error:
-            for arm in contenders:
-                arm.problem = arm.problem or ("" if arm.rating else f"its inputs could not be drawn: {error}")
+    def take(
+        self, arm: Combination, fidelity: Fidelity, built: dict[tuple[object, ...], Combination], draw: DrawHandle
+    ) -> None:
+        """Build the combination, unless that is done, and rate it, unless one of the same code was rated so."""
+        if not arm.work.artifacts:
+            arm.problem = self._unfit(arm)
+            if arm.problem:
+                return
+            equal = built.setdefault(arm.identity, arm)
+            arm.same_as = None if equal is arm else equal
+        source = arm.same_as or arm
+        complete = fidelity == "complete"
+        if source.problem or (source.rating is not None and source.rung >= complete):
+            return
+        with self._locked():
+            self._rate(source, draw, int(complete), EFFORTS[fidelity])
+        if source.rating is not None and source.rating.settled:
+            source.rung = 1
 
     @contextmanager
-    def _drawn(self, seed: int) -> Iterator[DrawHandle]:
+    def drawn(self, seed: int) -> Iterator[DrawHandle]:
         """Inputs at the full size, of the task's own distribution; what must come out is not asked."""
         oracle = self._evaluator.oracle
         tiled = self._modelled and tensor_bytes(self._evaluator.facts.at("full")) > WHOLE_DRAW_BYTES
@@ -197,20 +204,13 @@ class _SuccessiveHalving:
         finally:
             oracle.release(draw.handle)
 
-    def _rate_all(
-        self, alive: Sequence[_Combination], draw: DrawHandle, rung: int, effort: float
-    ) -> list[_Combination]:
-        """Rate what is alive and the candidate's own combination, which goes first; gives back what has a time."""
-        rated = []
-        for arm in dict.fromkeys([self._own, *alive]):
-            over = self._over()
-            if over:
-                arm.problem = "" if arm.rating else over
-                continue
-            self._rate(arm, draw, rung, effort)
-            if not arm.problem:
-                rated.append(arm)
-        return rated
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Hold the device; to wait for it takes none of the search's time."""
+        requested = time.monotonic()
+        with self._evaluator.gpu_lock():
+            self._end += time.monotonic() - requested
+            yield
 
     def _over(self) -> str:
         """The reason that nothing more is tried; empty while there is time."""
@@ -220,7 +220,7 @@ class _SuccessiveHalving:
             return f"not tried: the search had taken its {TUNING_SECONDS:g} s"
         return ""
 
-    def _unfit(self, arm: _Combination) -> str:
+    def _unfit(self, arm: Combination) -> str:
         """Resolve and compile one combination; why it cannot be rated, or nothing."""
         try:
             self._evaluator.prepare(self._candidate.model_copy(update={"choices": arm.choices}), arm.work)
@@ -230,7 +230,7 @@ class _SuccessiveHalving:
             return f"it could not be compiled here: {error}"
         return "" if arm.work.plans.keys() >= self._own.work.plans.keys() else _LOST_GENERALITY
 
-    def _rate(self, arm: _Combination, draw: DrawHandle, rung: int, effort: float) -> None:
+    def _rate(self, arm: Combination, draw: DrawHandle, rung: int, effort: float) -> None:
         arm.rung = rung
         if arm.rating is not None and arm.rating.settled:
             return
@@ -255,6 +255,76 @@ class _SuccessiveHalving:
             arm.problem = f"it could not be run here: {error}"
 
 
-def _time(arm: _Combination) -> float:
+class _SuccessiveHalving(Rater):
+    def prepare(self, arms: Sequence[Combination]) -> list[Combination]:
+        """Resolve and compile every combination; gives back those to be rated, the candidate's own first."""
+        contenders: dict[tuple[object, ...], Combination] = {}
+        for arm in sorted(arms, key=lambda arm: arm is not self._own):
+            arm.problem = self._over() or self._unfit(arm)
+            if not arm.problem:
+                equal = contenders.setdefault(arm.identity, arm)
+                arm.same_as = None if equal is arm else equal
+        return list(contenders.values())
+
+    def halve(self, contenders: Sequence[Combination], seed: int) -> None:
+        """Rate the contenders rung by rung. What does not reach the next rung keeps the time of its last."""
+        alive, rungs = list(contenders), max(math.ceil(math.log2(len(contenders))), 1)
+        try:
+            with self._locked(), self.drawn(int(content_hash(seed, "tune"), 16)) as draw:
+                for rung in range(rungs):
+                    rated = self._rate_all(alive, draw, rung, effort=2.0 ** (rung + 1 - rungs))
+                    alive = sorted(rated, key=_time)[: math.ceil(len(alive) / 2)]
+        except (SandboxError, TaskError) as error:
+            for arm in contenders:
+                arm.problem = arm.problem or ("" if arm.rating else f"its inputs could not be drawn: {error}")
+
+    def _rate_all(self, alive: Sequence[Combination], draw: DrawHandle, rung: int, effort: float) -> list[Combination]:
+        """Rate what is alive and the candidate's own combination, which goes first; gives back what has a time."""
+        rated = []
+        for arm in dict.fromkeys([self._own, *alive]):
+            over = self._over()
+            if over:
+                arm.problem = "" if arm.rating else over
+                continue
+            self._rate(arm, draw, rung, effort)
+            if not arm.problem:
+                rated.append(arm)
+        return rated
+
+
+class _BayesianSearch(Rater):
+    def search(self, arms: Sequence[Combination], seed: int) -> tuple[TuneTrial, ...]:
+        """Build and rate combinations one by one; gives back the trials of those that were tried.
+
+        A device is held for each rating, so that others use it while a combination is built.
+        """
+        points = encode([arm.choices for arm in arms])
+        search = MultiFidelitySearch(points, arms.index(self._own), int(content_hash(seed, "tune points"), 16))
+        built: dict[tuple[object, ...], Combination] = {}
+        try:
+            with ExitStack() as stack:
+                with self._locked():
+                    draw = stack.enter_context(self.drawn(int(content_hash(seed, "tune"), 16)))
+                while (step := search.next()) is not None:
+                    arm = arms[step.point]
+                    over = self._over()
+                    if over:
+                        arm.problem = "" if arm.rating else over
+                        break
+                    self.take(arm, step.fidelity, built, draw)
+                    source = arm.same_as or arm
+                    rating = None if arm.problem or source.problem else source.rating
+                    search.record(
+                        step,
+                        None if rating is None else rating.time_us,
+                        built="build" in arm.work.seconds,
+                        settled=rating is not None and (rating.settled or source.rung == 1),
+                    )
+        except (SandboxError, TaskError) as error:
+            self._own.problem = self._own.problem or f"its inputs could not be drawn: {error}"
+        return tuple(arm.trial() for arm in arms if arm.rating or arm.problem or arm.same_as)
+
+
+def _time(arm: Combination) -> float:
     assert arm.rating is not None
     return arm.rating.time_us

@@ -453,7 +453,7 @@ def _tables(view: AttemptView) -> dict[str, HtmlTable | None]:
         "places": html_table(roofline_table(places)) if places else None,
         "checks": html_table(replace(check_table(view.checks), title="By size")) if view.checks else None,
         "timing": html_table(timing_table(view.sides)) if view.sides else None,
-        "trials": html_table(trial_table(view.trials, origin=origin)) if view.trials else None,
+        "trials": html_table(trial_table(view.trials, view.combinations, origin=origin)) if view.trials else None,
         "metrics": html_table(metric_table(view.metrics, title="Metrics", compared=view.parent is not None))
         if view.metrics
         else None,

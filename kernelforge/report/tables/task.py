@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -260,8 +260,8 @@ def timing_table(sides: Iterable[SideRow]) -> Table:
     return Table.of("Timing", columns, sides)
 
 
-def trial_table(trials: Iterable[TrialRow], *, origin: Origin) -> Table:
-    """Combinations of ``# tune:`` values, with the rung that each reached."""
+def trial_table(trials: Sequence[TrialRow], combinations: int, *, origin: Origin) -> Table:
+    """The tried ones of ``combinations`` of ``# tune:`` values, with the rung that each reached."""
     columns = (
         Column("choices", "values", choices),
         Column("rung", "rung", number, "right"),
@@ -269,7 +269,8 @@ def trial_table(trials: Iterable[TrialRow], *, origin: Origin) -> Table:
         Column("own", "own", lambda own: "own" if own else ""),
         Column("problem", "problem", wide=True),
     )
-    return Table.of("Tuning", columns, trials)
+    title = "Tuning" if len(trials) >= combinations else f"Tuning: {len(trials)} of {combinations:,} combinations"
+    return Table.of(title, columns, trials)
 
 
 def metric_table(changes: Iterable[MetricChange], *, title: str = "Why", compared: bool = True) -> Table:

@@ -222,7 +222,8 @@ def attempt_lines(view: AttemptView) -> Group:
     parts += bound_lines(view.bounds)
     parts += _screening(view.screening, view.performance)
     if view.trials:
-        parts += [Text(), trial_table(view.trials, origin=_origin(view.fingerprint)).to_rich()]
+        trials = trial_table(view.trials, view.combinations, origin=_origin(view.fingerprint))
+        parts += [Text(), trials.to_rich()]
     parts += _why(view)
     for message in view.messages or ():
         parts += _message(message)

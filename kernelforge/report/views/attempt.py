@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Literal, get_args
 
-from kernelforge.candidate import chosen_values
+from kernelforge.candidate import chosen_values, combinations_of
 from kernelforge.evaluation.generators.parser import caught_by
 from kernelforge.records import (
     Attempt,
@@ -262,6 +262,8 @@ class AttemptView(View):
     """Of an emulated device, estimated; None without a profile."""
     trials: tuple[TrialRow, ...]
     """The furthest and fastest first."""
+    combinations: int
+    """Combinations of ``# tune:`` values that were there to be tried; 0 without trials."""
     reward: Reward
     accepted: bool
     note: str
@@ -364,6 +366,9 @@ def attempt_view(
         profile_notes=attempt.profile.notes if attempt.profile else (),
         energy=attempt.profile.energy if attempt.profile else None,
         trials=_trials(attempt),
+        combinations=combinations_of(candidate.plan, candidate.language or "cuda")
+        if candidate and attempt.trials
+        else 0,
         timings=evaluation.seconds,
         replay=_replay(attempt, task, results),
         messages=attempt.messages if messages else None,

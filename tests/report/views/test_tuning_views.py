@@ -61,6 +61,16 @@ def test_trials_are_shown_furthest_and_fastest_first_with_what_went_wrong() -> N
     assert lines[at + 6] == "BLOCK = 2048 0 – x must be at most 1,024 and is not"
 
 
+def test_how_many_combinations_a_search_left_out_is_shown() -> None:
+    parent, _ = tuned()
+    assert parent.candidate is not None
+    plan = parent.candidate.plan.replace("512 | 2048", "512 | 2048 | 32 | 64")
+    candidate = parent.candidate.model_copy(update={"plan": plan})
+    attempt = parent.model_copy(update={"candidate": candidate, "evaluation": bound(parent, candidate.hash)})
+    assert attempt_view(attempt, None).combinations == 6
+    assert "Tuning: 4 of 6 combinations" in drawn(attempt_lines(attempt_view(attempt, None)))
+
+
 def test_a_tuned_attempt_shows_its_values_beside_the_parents() -> None:
     parent, child = tuned()
     view = attempt_view(child, parent)
