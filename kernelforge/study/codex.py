@@ -34,6 +34,7 @@ from kernelforge.study.programming_models import (
     Runner,
     is_of_model,
     missing_tool,
+    offload_of,
     plain_code,
     programming_model,
 )
@@ -43,6 +44,7 @@ from kernelforge.study.triton_kernels import triton_entry, triton_kernel
 from kernelforge.translation.client import CLanguage
 from kernelforge.translation.evaluator import CEvaluators
 from kernelforge.translation.launcher import KernelLauncher
+from kernelforge.translation.offload import Offload
 from kernelforge.utils.closing import Closing
 
 ASSUMED_REPLY: Final = 1000
@@ -252,7 +254,7 @@ class StudyJudge(Closing):
         try:
             if lack := missing_tool(runner):
                 raise UnsupportedError(lack)
-            return _judgement(used, self._evaluations(runner, kernel, code, label))
+            return _judgement(used, self._evaluations(runner, kernel, code, label, offload_of(code, used)))
         except Underivable as error:
             return Judgement(used, "not judged", reason=f"no call could be derived: {error}")
         except UnsupportedError as error:
@@ -263,7 +265,7 @@ class StudyJudge(Closing):
             return Judgement(used, "not judged", reason="it is nested too deeply to be read")
 
     def _evaluations(
-        self, runner: Runner, kernel: StudyKernel, code: str, label: str
+        self, runner: Runner, kernel: StudyKernel, code: str, label: str, offload: Offload | None
     ) -> Iterator[tuple[str, Evaluation]]:
         """The formula and the evaluation of each form, until the caller has enough."""
         match runner:
@@ -276,9 +278,9 @@ class StudyJudge(Closing):
             case "python":
                 return self._in_python(kernel, code)
             case "fortran":
-                return self._in_fortran(kernel, code)
+                return self._in_fortran(kernel, code, offload)
             case "c":
-                return self._in_jail(kernel, code, label)
+                return self._in_jail(kernel, code, label, offload)
 
     def _on_device(self, kernel: StudyKernel, code: str) -> Iterator[tuple[str, Evaluation]]:
         text, unit = device_code(code)
@@ -319,21 +321,25 @@ class StudyJudge(Closing):
                     )
                 yield form.text, result.evaluation
 
-    def _in_jail(self, kernel: StudyKernel, code: str, label: str) -> Iterator[tuple[str, Evaluation]]:
+    def _in_jail(
+        self, kernel: StudyKernel, code: str, label: str, offload: Offload | None
+    ) -> Iterator[tuple[str, Evaluation]]:
         cpp = is_cpp(code, label)
         language: CLanguage = "cpp" if cpp else "c"
         function = entry_function(code, kernel.names)
         for form in kernel.forms(function):
             candidate = c_entry(code, function, form, cpp=cpp)
             seed = self._seed_of(form, candidate)
-            yield form.text, self._hosts.evaluate(form.task, candidate, seed=seed, language=language).evaluation
+            result = self._hosts.evaluate(form.task, candidate, seed=seed, language=language, offload=offload)
+            yield form.text, result.evaluation
 
-    def _in_fortran(self, kernel: StudyKernel, code: str) -> Iterator[tuple[str, Evaluation]]:
+    def _in_fortran(self, kernel: StudyKernel, code: str, offload: Offload | None) -> Iterator[tuple[str, Evaluation]]:
         procedure = read_procedure(code, kernel.names)
         for form in fortran_forms(procedure, kernel.forms(procedure.function)):
             candidate = fortran_entry(procedure, form)
             seed = self._seed_of(form, candidate)
-            yield form.text, self._hosts.evaluate(form.task, candidate, seed=seed, language="fortran").evaluation
+            result = self._hosts.evaluate(form.task, candidate, seed=seed, language="fortran", offload=offload)
+            yield form.text, result.evaluation
 
     def _in_python(self, kernel: StudyKernel, code: str) -> Iterator[tuple[str, Evaluation]]:
         call, forms = python_function(code, kernel)

@@ -170,6 +170,9 @@ def _dimensions(
 ) -> Iterator[dict[str, str]]:
     """Roles of the integers, for each order that is possible; a single integer is ``square``.
 
+    Names decide first. Letters alone do not settle it, as `n` rows and `m` columns are as common as the reverse: their
+    order is tried too.
+
     Raises:
         Underivable: there is none, or another number of them.
     """
@@ -191,12 +194,14 @@ def _dimensions(
     fitting = [order for order in choices if len(order) == len(rest)]
     if not fitting:
         raise Underivable(f"`{function.name}` takes {len(rest)} sizes, which no form of the kernel has")
+    letters = all(len(item.name) == 1 for item in rest)
+    by_name = [_roles(rest, names, order) or {} for order in fitting]
+    by_order = [{item.name: role for item, role in zip(rest, order, strict=True)} for order in fitting if letters]
     seen: list[dict[str, str]] = []
-    for order in fitting:
-        roles = fixed | (_roles(rest, names, order) or {})
+    for roles in (*by_name, *by_order):
         if roles not in seen:
             seen.append(roles)
-            yield roles
+            yield fixed | roles
 
 
 def _axpy(function: Function) -> list[Form]:

@@ -10,6 +10,8 @@ from typing import Final, Literal, NamedTuple
 
 from kernelforge.compile.triton_build import installed_triton
 from kernelforge.metrics.codebleu import uncommented
+from kernelforge.study.signatures import Underivable
+from kernelforge.translation.offload import OFFLOAD_FUNCTIONS, Offload
 
 Runner = Literal["cuda", "triton", "kernel text", "c", "fortran", "python"]
 """What judges a code: an emulated or real GPU, for Python also by a kernel's text alone; the jail of C functions, with
@@ -25,17 +27,17 @@ class ProgrammingModel(NamedTuple):
     """What judges code of this model; None where nothing here can."""
     refusal: str = ""
     """Why the model cannot be asked for; empty where it can."""
+    offload: Offload | None = None
+    """Directives whose regions run in a memory of their own."""
 
-
-_NO_DATA = "the compiler here runs it on the host, in one memory, where wrong data clauses go unnoticed"
 
 MODELS: Final[dict[str, ProgrammingModel]] = {
     item.name: item
     for item in (
         ProgrammingModel("cuda", "CUDA", "cuda"),
         ProgrammingModel("openmp", "OpenMP", "c"),
-        ProgrammingModel("openmp-offload", "OpenMP offload", "c", _NO_DATA),
-        ProgrammingModel("openacc", "OpenACC", "c", _NO_DATA),
+        ProgrammingModel("openmp-offload", "OpenMP offload", "c", offload="openmp"),
+        ProgrammingModel("openacc", "OpenACC", "c", offload="openacc"),
         ProgrammingModel(
             "serial", "C++", "c", "it is no programming model of the paper, only what suggestions fall to"
         ),
@@ -45,8 +47,8 @@ MODELS: Final[dict[str, ProgrammingModel]] = {
         ProgrammingModel("sycl", "SyCL", None, "its headers and its compiler are no part of this project"),
         ProgrammingModel("opencl", "OpenCL", None, "its compiler is no part of this project"),
         ProgrammingModel("fortran-openmp", "Fortran OpenMP", "fortran"),
-        ProgrammingModel("fortran-openmp-offload", "Fortran OpenMP offload", "fortran", _NO_DATA),
-        ProgrammingModel("fortran-openacc", "Fortran OpenACC", "fortran", _NO_DATA),
+        ProgrammingModel("fortran-openmp-offload", "Fortran OpenMP offload", "fortran", offload="openmp"),
+        ProgrammingModel("fortran-openacc", "Fortran OpenACC", "fortran", offload="openacc"),
         ProgrammingModel("fortran", "Fortran", "fortran", "it is no programming model of the paper without directives"),
         ProgrammingModel("julia", "Julia", None, "no jail here runs Julia"),
         ProgrammingModel("numpy", "numpy", "python"),
@@ -67,6 +69,32 @@ def missing_tool(runner: Runner | None) -> str:
     if runner == "triton" and installed_triton() is None:
         return "Triton is not installed; install the extra in a checkout: `pip install -e '.[triton]'`"
     return ""
+
+
+_OFFLOAD_CALL: Final = re.compile(r"\b(?:omp_target|acc)_\w+(?=\s*\()")
+_ONE_MEMORY: Final = re.compile(r"\bomp\s+requires\b[^\n]*\bunified_shared_memory\b", re.IGNORECASE)
+
+
+def offload_of(code: str, model: str) -> Offload | None:
+    """Directives of a code whose regions get a memory of their own; None where there are none.
+
+    Args:
+        code: of a suggestion.
+        model: the programming model that it uses.
+
+    Raises:
+        Underivable: it calls a function that the runtime of such regions lacks, or requires one memory for host and
+            device, which gcc refuses.
+    """
+    offload, text = MODELS[model].offload, uncommented(code)
+    if offload is None:
+        return None
+    if _ONE_MEMORY.search(text):
+        raise Underivable("it requires unified shared memory, which the compiler here lacks")
+    functions = OFFLOAD_FUNCTIONS if MODELS[model].runner == "c" else frozenset[str]()
+    if lacking := sorted(set(_OFFLOAD_CALL.findall(text)) - functions):
+        raise Underivable(f"it calls `{lacking[0]}`, which the runtime of its regions lacks here")
+    return offload
 
 
 ASKABLE: Final = tuple(item.name for item in MODELS.values() if not item.refusal and item.runner is not None)

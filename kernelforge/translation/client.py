@@ -11,6 +11,7 @@ from kernelforge.modelnew.client import ModelNewChild, ModelNewFault
 from kernelforge.sandbox import Frame
 from kernelforge.sandbox.policy import Limits
 from kernelforge.sandbox.shared_memory import Blob
+from kernelforge.translation.offload import Offload
 from kernelforge.translation.signature import Signature
 
 CLanguage = Literal["c", "cpp", "cuda", "fortran", "python"]
@@ -34,18 +35,25 @@ _CAN_LACK: Final = frozenset({"cuda", "python"})
 class CChild(ModelNewChild):
     """The process of one C candidate. Close it when done."""
 
-    def build(self, source: str, signature: Signature, language: CLanguage = "c") -> None:
+    def build(
+        self, source: str, signature: Signature, language: CLanguage = "c", offload: Offload | None = None
+    ) -> None:
         """Compile the candidate.
+
+        Args:
+            offload: directives whose regions get a memory of their own.
 
         Raises:
             ModelNewFault: as every call here: the candidate does not compile, failed, or ended its process.
             UnsupportedError: as every call here: it needs what this machine lacks. Only candidates of
                 :data:`_CAN_LACK` can say so.
         """
-        self._language = language
+        self._can_lack = language in _CAN_LACK or offload is not None
         self._lines = source.count("\n") + 1
-        request = {"op": "load", "source": source, "declaration": str(signature), "name": signature.name}
-        request["language"] = language
+        request = {
+            "op": "load", "source": source, "declaration": str(signature), "name": signature.name,
+            "language": language, "offload": offload,
+        }  # fmt: skip
         self._answer(request, (), self._build_s)
 
     def call(
@@ -81,7 +89,7 @@ class CChild(ModelNewChild):
 
     def open(self, library: Blob, name: str) -> None:
         """Load what another process of the same candidate compiled."""
-        self._language = "c"
+        self._can_lack = False
         self._answer({"op": "open", "name": name}, (library,), self._build_s)
 
     def take_outputs(self, outputs: Sequence[Blob]) -> None:
@@ -102,6 +110,6 @@ class CChild(ModelNewChild):
         frame = self._call(request, blobs, wait_s)
         if "unsupported" not in frame.data:
             return frame
-        if self._language not in _CAN_LACK:
+        if not self._can_lack:
             raise ModelNewFault("forged", "the candidate's process sent a reply that its worker never sends")
         raise UnsupportedError(str(frame.data["unsupported"])[:_MOST_TEXT])

@@ -51,6 +51,7 @@ from kernelforge.tasks import parse_task_file, size_source
 from kernelforge.translation.client import LIMITS, CChild, CLanguage, Launch
 from kernelforge.translation.host_runtime import MAX_DEVICE_BYTES
 from kernelforge.translation.launcher import KernelLauncher
+from kernelforge.translation.offload import Offload
 from kernelforge.translation.signature import ELEMENTS, numbers, read_signature
 from kernelforge.translation.timing import (
     EMPTY,
@@ -147,6 +148,7 @@ class CEvaluator:
         full: bool = True,
         language: CLanguage = "c",
         launcher: KernelLauncher | None = None,
+        offload: Offload | None = None,
     ) -> EvaluationResult:
         """Run the cascade. There is no profile, and a time where it is measured and the full size was compared.
 
@@ -156,26 +158,30 @@ class CEvaluator:
             full: whether the full size is compared, where the reference is cheap there.
             language: of its source; C++ defines the function with C linkage.
             launcher: runs the kernels of a CUDA host program.
+            offload: directives of C, C++ or Fortran whose regions run in a memory of their own.
 
         Raises:
             ValueError: the candidate is of another lane.
             TaskError: the task cannot be judged, or wrong answers to it could earn a reward.
             UsageError: the language is Python, and this evaluator has no processes for it; or no function of the
                 language can be timed, and this evaluator times.
-            UnsupportedError: a host program launches what the device cannot run.
+            UnsupportedError: a host program launches what the device cannot run, or a construct maps what its runtime
+                lacks.
         """
         if candidate.lane != "c":
             raise ValueError("this evaluator takes candidates of lane 'c'")
         if language == "python" and self._python is None:
             raise UsageError("this evaluator has no processes for candidates in Python: construct it with `python`")
-        if self._measure is not None and (language not in COMPILERS or launcher is not None):
-            raise UsageError(f"functions in {language} are not timed: only those of C, C++ and Fortran are")
+        if self._measure is not None and (language not in COMPILERS or launcher is not None or offload is not None):
+            raise UsageError(
+                f"functions in {offload or language} are not timed: only those of C, C++ and Fortran on the host are"
+            )
         start = time.perf_counter()
         work = EvaluationState(seed=seed)
         outcome: StageFailed | Performance | None = None
         self.oracle.renew()
         try:
-            library = self._cascade(candidate, work, full, language, launcher)
+            library = self._cascade(candidate, work, full, language, launcher, offload)
             if library is not None and work.checks[-1].status == "passed":
                 with work.clock("timing"):
                     outcome = self._timed(library, work, language)
@@ -192,6 +198,7 @@ class CEvaluator:
         full: bool,
         language: CLanguage,
         launcher: KernelLauncher | None,
+        offload: Offload | None,
     ) -> Blob | None:
         """Compare at every size, the full one last; returns what the candidate was compiled to, where it is timed."""
         with work.clock("oracle"):
@@ -207,7 +214,7 @@ class CEvaluator:
         with CChild(zygote, "cpu", limits, build_s=self._build_s, run_s=self._run_s) as child:
             try:
                 with work.clock("build"):
-                    child.build(candidate.source, self.signature, language)
+                    child.build(candidate.source, self.signature, language, offload)
                     library = None if self._measure is None else child.library()
             except ModelNewFault as fault:
                 raise StageFailed(VERDICTS[fault.kind], "compile", _reason(fault)) from fault
@@ -431,6 +438,7 @@ class CEvaluators(Closing):
         full: bool = True,
         language: CLanguage = "c",
         launcher: KernelLauncher | None = None,
+        offload: Offload | None = None,
     ) -> EvaluationResult:
         """Evaluate one candidate against one task; see :meth:`CEvaluator.evaluate`.
 
@@ -439,7 +447,9 @@ class CEvaluators(Closing):
             UnsupportedError: a host program launches what the device cannot run.
         """
         with self._evaluators.using(task) as evaluator:
-            return evaluator.evaluate(candidate, seed=seed, full=full, language=language, launcher=launcher)
+            return evaluator.evaluate(
+                candidate, seed=seed, full=full, language=language, launcher=launcher, offload=offload
+            )
 
     def close(self) -> None:
         """End every helper process."""

@@ -22,10 +22,16 @@ from typing import Any, Final
 from kernelforge.sandbox.channel import Channel, Frame
 from kernelforge.sandbox.shared_memory import Blob
 from kernelforge.translation.host_runtime import HostRuntime
-from kernelforge.translation.pages import PROT_NONE, PROT_READ, address_of, protect
+from kernelforge.translation.offload import RUNTIME_SOURCE, Offload, OffloadRuntime
+from kernelforge.translation.pages import PROT_READ, GuardedArray, protect
 
 FLAGS: Final = ("-O2", "-fopenmp", "-fPIC", "-shared", "-fno-diagnostics-show-caret")
 """Of both compilers. OpenMP's directives count; arithmetic follows the standards."""
+_OFFLOAD_FLAGS: Final[dict[Offload | None, tuple[str, ...]]] = {
+    None: (), "openmp": (), "openacc": ("-fno-openmp", "-fopenacc"),
+}  # fmt: skip
+"""Further ones by the directives that run in a memory of their own."""
+_RUNTIME_FLAGS: Final = ("-std=gnu11", "-O2", "-fPIC", "-fno-builtin", "-c")
 COMPILERS: Final = {
     "c": ("cc", "-std=gnu11", "c"),
     "cpp": ("c++", "-std=gnu++17", "cpp"),
@@ -78,6 +84,7 @@ class _Server:
         self._runtime: HostRuntime | None = None
         self._placed: Sequence[Blob] = ()
         self._outputs: list[ctypes.c_void_p] = []
+        self._offload: OffloadRuntime | None = None
 
     def answer(self, frame: Frame) -> _Reply:
         request = frame.data
@@ -87,9 +94,11 @@ class _Server:
                     return {"ok": True}, ()
                 case "load":
                     language = request["language"]
-                    library = _load(request["source"], request["declaration"], request["name"], language)
+                    offload: Offload | None = request["offload"]
+                    library = _load(request["source"], request["declaration"], request["name"], language, offload)
                     self._function = getattr(library, request["name"])
                     self._runtime = HostRuntime(library, self._channel) if language == "cuda" else None
+                    self._offload = OffloadRuntime(library, self._channel) if offload is not None else None
                     return {"ok": True}, ()
                 case "library":
                     return {"ok": True}, [Path(LIBRARY).read_bytes()]
@@ -119,11 +128,14 @@ class _Server:
                 values.append(_NUMBERS[item["type"]](item["value"]))
                 continue
             content = next(contents) if item["kind"] == "input" else None
-            array = _Array(int(item["bytes"]), content, int(request["poison"]), at_end=bool(request["at_end"]))
+            array = GuardedArray(int(item["bytes"]), content, int(request["poison"]), at_end=bool(request["at_end"]))
             arrays.append((item["kind"], array))
             values.append(ctypes.c_void_p(array.address))
         if self._runtime is not None:
             self._runtime.renew(int(request["poison"]))
+        if self._offload is not None:
+            of_host = [array for _, array in arrays]
+            self._offload.renew(of_host, int(request["poison"]), at_end=bool(request["at_end"]))
         self._function.restype = None
         self._function(*values)
         return {"ok": True}, [array.content() for kind, array in arrays if kind == "output"]
@@ -164,40 +176,7 @@ def _address(blob: Blob) -> int:
     return address
 
 
-class _Array:
-    """Memory of one array between two pages that cannot be read.
-
-    Args:
-        size: in bytes.
-        content: of an input, which cannot be written then; None for an output.
-        poison: byte that an output holds before.
-        at_end: whether the array ends, rather than begins, at an unreadable page.
-    """
-
-    def __init__(self, size: int, content: Blob | None, poison: int, *, at_end: bool) -> None:
-        inside = max(-(-size // _PAGE), 1) * _PAGE
-        self._map = mmap.mmap(-1, inside + 2 * _PAGE, flags=mmap.MAP_PRIVATE)
-        self._start = _PAGE + (inside - size if at_end else 0)
-        self._size = size
-        with memoryview(self._map) as view:
-            if content is None:
-                view[_PAGE : _PAGE + inside] = bytes([poison]) * inside
-            else:
-                view[self._start : self._start + size] = memoryview(content).cast("B")
-        if content is not None:
-            protect(self._map, _PAGE, inside, PROT_READ)
-        protect(self._map, 0, _PAGE, PROT_NONE)
-        protect(self._map, _PAGE + inside, _PAGE, PROT_NONE)
-
-    @property
-    def address(self) -> int:
-        return address_of(self._map) + self._start
-
-    def content(self) -> Blob:
-        return memoryview(self._map)[self._start : self._start + self._size]
-
-
-def _load(source: str, declaration: str, name: str, language: str) -> ctypes.CDLL:
+def _load(source: str, declaration: str, name: str, language: str, offload: Offload | None) -> ctypes.CDLL:
     """Compile a candidate, which defines the function ``name``.
 
     A declaration in front of the candidate's file makes another type of the function a compiler's error; Fortran has
@@ -215,12 +194,26 @@ def _load(source: str, declaration: str, name: str, language: str) -> ctypes.CDL
     else:
         Path(entry).write_text(f'{linkage}{declaration};\n#include "{file}"\n')
     own = FORTRAN_FLAGS if language == "fortran" else ()
-    command = [compiler, standard, *FLAGS, *own, "-o", LIBRARY, entry, "-lm"]
+    objects = []
+    if offload is not None:
+        Path("offload_runtime.c").write_text(RUNTIME_SOURCE)
+        _compile("cc", [*_RUNTIME_FLAGS, "-o", "offload_runtime.o", "offload_runtime.c"])
+        objects.append("offload_runtime.o")
+    _compile(compiler, [standard, *FLAGS, *_OFFLOAD_FLAGS[offload], *own, "-o", LIBRARY, entry, *objects, "-lm"])
+    return _opened(name)
+
+
+def _compile(compiler: str, arguments: Sequence[str]) -> None:
+    """Run a compiler.
+
+    Raises:
+        _Failure: it cannot be run, or refuses the source.
+    """
     try:
         with open("log", "wb") as log:
             ascii_quotes = {**os.environ, "LC_ALL": "C"}
             code = subprocess.run(
-                command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=ascii_quotes, check=False
+                [compiler, *arguments], stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=ascii_quotes, check=False
             ).returncode
     except OSError as error:
         raise _Failure("missing", f"the compiler `{compiler}` cannot be run: {error}") from error
@@ -228,7 +221,6 @@ def _load(source: str, declaration: str, name: str, language: str) -> ctypes.CDL
         text = log.read(_MOST_LOG)
     if code:
         raise _Failure("build", text or f"the compiler ended with code {code}")
-    return _opened(name)
 
 
 def _opened(name: str) -> ctypes.CDLL:

@@ -75,6 +75,22 @@ def test_every_textbook_form_of_a_signature_is_tried() -> None:
     assert texts == ["alpha x + y"]
 
 
+@pytest.mark.parametrize(
+    ("kernel", "declaration", "orders"),
+    [
+        ("gemv", "void gemv(int n, int m, double *A, double *x, double *y)", [("cols", "rows"), ("rows", "cols")]),
+        ("gemv", "void gemv(int m, int n, double *A, double *x, double *y)", [("rows", "cols")]),
+        ("gemv", "void gemv(int cols, int rows, double *A, double *x, double *y)", [("cols", "rows")]),
+        ("gemm", "void gemm(int M, int N, int K, double *A, double *B, double *C)", [("m", "n", "k"), ("m", "k", "n")]),
+        ("gemm", "void gemm(int n, int k, int m, double *A, double *B, double *C)",
+         [("n", "k", "m"), ("m", "n", "k"), ("m", "k", "n")]),
+    ],
+)  # fmt: skip
+def test_letters_alone_settle_no_order_of_extents(kernel: str, declaration: str, orders: list[tuple[str, ...]]) -> None:
+    seen = dict.fromkeys(form.values[: len(orders[0])] for form in host(kernel, declaration)[1])
+    assert list(seen) == orders
+
+
 GEMM = """#define TILE 8
 __global__ void gemm(const float* __restrict__ A, const float* __restrict__ B, float* C, int n) {
     // blockIdx.z is not used

@@ -109,6 +109,62 @@ def test_a_mistake_is_wrong(judge: StudyJudge, old: str, new: str, verdict: Verd
     assert (wrong.verdict, wrong.evaluation) == ("wrong", verdict), wrong.reason
 
 
+STENCIL = """subroutine jacobi3d(n, u, unew)
+  integer, intent(in) :: n
+  real, intent(in) :: u(n,n,n)
+  real, intent(inout) :: unew(n,n,n)
+  integer i, j, k
+  !$omp target teams distribute parallel do collapse(3) map(to: u) map(tofrom: unew)
+  do k = 2, n - 1
+    do j = 2, n - 1
+      do i = 2, n - 1
+        unew(i,j,k) = (u(i-1,j,k) + u(i+1,j,k) + u(i,j-1,k) + u(i,j+1,k) + u(i,j,k-1) + u(i,j,k+1)) / 6.0
+      end do
+    end do
+  end do
+end subroutine
+"""
+
+MATVEC = """module products
+contains
+  subroutine gemv(A, x, y)
+    real(8), intent(in) :: A(:,:), x(:)
+    real(8), intent(out) :: y(:)
+    real(8) :: total
+    integer :: i, j
+    !$acc data copyin(a, x) copyout(y)
+    !$acc parallel loop private(total)
+    do i = 1, size(A, 1)
+      total = 0
+      !$acc loop reduction(+:total)
+      do j = 1, size(A, 2)
+        total = total + A(i, j) * x(j)
+      end do
+      y(i) = total
+    end do
+    !$acc end data
+  end subroutine
+end module
+"""
+
+
+@needs_gfortran
+@pytest.mark.parametrize(
+    ("kernel", "code", "model", "old", "new"),
+    [
+        ("jacobi3d", STENCIL, "fortran-openmp-offload", "map(tofrom: unew)", "map(from: unew)"),
+        ("gemv", MATVEC, "fortran-openacc", "copyout(y)", "create(y)"),
+    ],
+)
+def test_regions_have_a_memory_of_their_own(
+    judge: StudyJudge, kernel: str, code: str, model: str, old: str, new: str
+) -> None:
+    right = judge.judge(kernel, code, "fortran")
+    assert (right.used_model, right.verdict) == (model, "right"), right.reason
+    wrong = judge.judge(kernel, code.replace(old, new), "fortran")
+    assert (wrong.verdict, wrong.evaluation) == ("wrong", Verdict.WRONG), wrong.reason
+
+
 def subroutine(parameters: str, declarations: str) -> str:
     return f"SUBROUTINE axpy({parameters})\n{declarations}\nEND SUBROUTINE\n"
 

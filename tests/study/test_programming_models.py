@@ -6,7 +6,8 @@ import pytest
 
 from kernelforge.errors import UsageError
 from kernelforge.study.codex import study_prompts
-from kernelforge.study.programming_models import ASKABLE, MODELS, is_of_model, plain_code, programming_model
+from kernelforge.study.programming_models import ASKABLE, MODELS, is_of_model, offload_of, plain_code, programming_model
+from kernelforge.study.signatures import Underivable
 
 LOOP = "void f(int n, double *y) {\n{}    for (int i = 0; i < n; i++) y[i] = 0;\n}}\n"
 
@@ -84,7 +85,10 @@ def test_indentation_is_spacing_but_in_python() -> None:
 
 
 def test_only_models_that_are_judged_as_what_they_are_can_be_asked_for() -> None:
-    assert ASKABLE == ("cuda", "openmp", "hip", "fortran-openmp", "numpy", "numba", "cupy", "pycuda", "triton")
+    assert ASKABLE == (
+        "cuda", "openmp", "openmp-offload", "openacc", "hip", "fortran-openmp", "fortran-openmp-offload",
+        "fortran-openacc", "numpy", "numba", "cupy", "pycuda", "triton",
+    )  # fmt: skip
     for name, model in MODELS.items():
         if name in ASKABLE:
             assert [item.text for item in study_prompts(["jacobi3d"], [name], ["", "function"])] == [
@@ -107,3 +111,22 @@ def test_only_models_that_are_judged_as_what_they_are_can_be_asked_for() -> None
 def test_what_the_study_has_not_is_refused(kernels: list[str], models: list[str], hints: list[str], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         study_prompts(kernels, models, hints)
+
+
+@pytest.mark.parametrize(
+    ("model", "code", "words"),
+    [
+        ("openmp-offload", loop("#pragma omp requires unified_shared_memory\n"), "unified shared memory"),
+        ("openmp-offload", "void f() { omp_target_associate_ptr(a, b, 1, 0, 0); }", "`omp_target_associate_ptr`"),
+        ("fortran-openacc", "subroutine f(x)\ncall acc_copyin(x)\nend subroutine", "`acc_copyin`"),
+    ],
+)
+def test_a_function_that_regions_memory_lacks_is_not_judged(model: str, code: str, words: str) -> None:
+    with pytest.raises(Underivable, match=words):
+        offload_of(code, model)
+    assert offload_of(code, "openmp") is None
+
+
+def test_functions_of_device_memory_are_there() -> None:
+    assert offload_of("double *d = acc_malloc(n); acc_copyin(x, n); // acc_attach(y)", "openacc") == "openacc"
+    assert offload_of("double *d = omp_target_alloc(n, 0); omp_target_free (d, 0);", "openmp-offload") == "openmp"
