@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from pydantic import ValidationError
 
@@ -15,8 +17,8 @@ from kernelforge.tasks import load_task
 
 
 @pytest.fixture(scope="module")
-def relu_facts() -> SizeFacts:
-    with Zygote("oracle") as zygote, Oracle(zygote, load_task("level1/relu")) as oracle:
+def relu_facts(kept_zygotes: Callable[..., Zygote]) -> SizeFacts:
+    with Oracle(kept_zygotes("oracle"), load_task("level1/relu")) as oracle:
         return oracle.facts(["full"]).sizes[0]
 
 
@@ -40,9 +42,9 @@ def test_another_gpu_size_or_task_has_none(relu_facts: SizeFacts) -> None:
     assert published_baseline(task.model_copy(update={"name": "other"}), relu_facts, H100) is None
 
 
-def test_a_task_without_a_published_time_is_predicted() -> None:
+def test_a_task_without_a_published_time_is_predicted(kept_zygotes: Callable[..., Zygote]) -> None:
     task = load_task("level1/conv2d")
-    with Zygote("oracle") as zygote, Oracle(zygote, task) as oracle:
+    with Oracle(kept_zygotes("oracle"), task) as oracle:
         facts, trace = oracle.facts(["full"]).sizes[0], oracle.operators()
     assert baseline_time(task, facts, trace, H100).origin == "published"
     assert baseline_time(task, facts, trace, A100).origin == "predicted"

@@ -137,13 +137,12 @@ def test_a_plan_with_a_call_has_counts_of_its_kernels_and_no_time(
 
 
 @pytest.fixture
-def operator_calls() -> Iterator[OperatorCalls]:
+def operator_calls(kept_zygotes: Callable[..., Zygote]) -> Iterator[OperatorCalls]:
     if select_tier().tier == "none":
         pytest.skip("no jail tier works on this machine")
-    with Zygote("operators") as zygote:
-        calls = OperatorCalls(zygote, 1 << 28)
-        yield calls
-        calls.close()
+    calls = OperatorCalls(kept_zygotes("operators"), 1 << 28)
+    yield calls
+    calls.close()
 
 
 def test_the_runner_cannot_choose_the_operator_or_call_it_twice(
