@@ -201,7 +201,9 @@ def rate_all(pool: EvaluatorPool, reference: str, kept: Path | None) -> list[Rat
     if len(ratings) == len(combinations):
         return ratings
     evaluator = pool.evaluator(load_task(reference))
-    rater = Rater(evaluator, candidate, Combination(combinations[0]), lambda: False)
+    own = Combination(combinations[0])
+    evaluator.prepare(candidate, own.work)
+    rater = Rater(evaluator, candidate, own, lambda: False)
     with rater.drawn(1) as draw:
         for number, choices in enumerate(combinations[len(ratings) :], len(ratings)):
             arm, times, settled = Combination(choices), [], False

@@ -134,9 +134,13 @@ class Plan:
         """Whether the constants can be computed, and satisfy the asserts, with these values."""
         try:
             self._run_top_level(machine, choices)
-        except Fault:
+        except Fault as fault:
             if machine.steps > machine.max_steps:
-                raise
+                raise Fault(
+                    f"the top level takes more than {machine.max_steps:,} steps for all combinations of # tune: "
+                    "values; write fewer of them, or shorter asserts",
+                    fault.line,
+                ) from None
             return False
         return True
 
@@ -208,7 +212,7 @@ def parse_plan(text: str, language: Language = "cuda") -> Plan:
     return _parsed(normalise(text), language)
 
 
-@lru_cache(maxsize=8)  # an evaluation reads a plan many times, and asserts on thousands of combinations take 0.1 s
+@lru_cache(maxsize=8)  # an evaluation reads a plan many times, and asserts on thousands of combinations take a second
 def _parsed(text: str, language: Language) -> Plan:
     with reported(text):
         tree, tunables = read(text)

@@ -368,11 +368,12 @@ class Message(Record):
 
 
 class TuneTrial(Record):
-    """One combination of a plan's ``# tune:`` values in successive halving."""
+    """One combination of a plan's ``# tune:`` values that was tried."""
 
     choices: dict[str, int]
     rung: int = Field(ge=0)
-    """The last rung that it reached; higher rungs time more precisely."""
+    """The last rung that it reached; higher rungs time more precisely. Of a search among many: 0 cheaply,
+    1 completely."""
     time_us: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Its time at that rung, or None."""
     problem: str = ""

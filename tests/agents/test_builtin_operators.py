@@ -65,6 +65,11 @@ CASES: dict[str, tuple[str, ...]] = {
     "half precision": ("F.softmax(x * 2, -1)", "torch.randn(N, D).half()"),
     "bfloat16": ("F.relu(x) + 1", "torch.randn(N, D).bfloat16()"),
     "double precision": ("F.softmax(x, -1) * 0.1", "torch.randn(N, D).double()"),
+    "products of doubles": ("(x @ y) * 0.1", "torch.randn(N, K).double()", "torch.randn(K, D).double()"),
+    "windows of doubles": (
+        "F.avg_pool1d(x, 3, padding=1), F.conv1d(x, y, padding=1)", "torch.randn(2, 4, N).double()",
+        "torch.randn(5, 4, 3).double()",
+    ),
     "more activations": (
         "F.selu(x) + F.celu(x, 1.5) + F.logsigmoid(x) + F.softshrink(x, 0.3) + F.hardshrink(x) + F.glu(y)",
         MATRIX, "torch.randn(N, 2 * D)",

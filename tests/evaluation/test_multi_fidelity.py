@@ -106,6 +106,34 @@ def test_where_points_fail_few_more_are_tried() -> None:
         assert search.spent <= BUDGET
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_points_that_fail_only_completely_are_tried_once(seed: int) -> None:
+    search = MultiFidelitySearch(encode(COMBINATIONS), 0, seed)
+    steps = []
+    while (step := search.next()) is not None:
+        steps.append(step)
+        fails = step.fidelity == "complete" and COMBINATIONS[step.point]["STAGES"] >= 3
+        search.record(step, None if fails else TIMES[step.point])
+    assert any(COMBINATIONS[step.point]["STAGES"] >= 3 for step in steps if step.fidelity == "complete")
+    assert len(steps) == len(set(steps))
+
+
+def test_points_that_do_the_same_as_others_take_one_step_and_no_rating() -> None:
+    search = MultiFidelitySearch(encode(COMBINATIONS), 0, 1)
+    steps: dict[int, list[Step]] = {}
+    while (step := search.next()) is not None:
+        time = TIMES[step.point - step.point % 2]
+        twin = step.point % 2 == 1 and step.point - 1 in steps
+        before = search.spent
+        search.record(step, time, twin=twin)
+        steps.setdefault(step.point, []).append(step)
+        if twin and step.fidelity == "cheap":
+            assert search.spent == before + BUILD_COST
+    twins = [point for point in steps if point % 2 == 1 and point - 1 in steps]
+    assert twins
+    assert all(len(steps[point]) == 1 for point in twins if list(steps).index(point) > list(steps).index(point - 1))
+
+
 def test_a_first_point_that_fails_ends_the_search() -> None:
     assert searched([None, *TIMES[1:]], 1)[0] == [Step(0, "cheap")]
 

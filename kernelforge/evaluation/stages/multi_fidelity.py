@@ -104,6 +104,8 @@ class MultiFidelitySearch:
     _times: dict[Fidelity, dict[int, float]] = field(default_factory=lambda: {"cheap": {}, "complete": {}})
     """Logarithms of times, by point."""
     _failed: set[int] = field(default_factory=set)
+    _twins: set[int] = field(default_factory=set)
+    """Points that do the same as others."""
     _unbuilt: int = 0
     _design: list[int] = field(default_factory=list)
     _fits: dict[str, _Process] = field(default_factory=dict)
@@ -128,13 +130,12 @@ class MultiFidelitySearch:
         rated = sorted(cheap.keys() | complete.keys())
         best = min(mean[rated])
         improvement = _expected_improvement(best - mean, deviation) * self._chance()
-        finalists = [
-            point for point in sorted(rated, key=lambda point: mean[point])[:FINALISTS] if point not in complete
-        ]
+        fastest = sorted(set(rated) - self._twins, key=lambda point: (mean[point], point))[:FINALISTS]
+        finalists = [point for point in fastest if point not in complete]
         kept = RATING_COST * len(finalists)
         steps: list[tuple[float, Step]] = []
         for point in range(len(self.points)):
-            if point in self._failed or point in complete:
+            if point in self._failed or point in self._twins or point in complete:
                 continue
             costs = {fidelity: self._cost(point, fidelity) for fidelity in EFFORTS}
             if point not in cheap and self._affordable(costs["cheap"] + kept):
@@ -146,7 +147,9 @@ class MultiFidelitySearch:
             return max(steps, key=lambda step: step[0])[1]
         return next((Step(point, "complete") for point in finalists if self._affordable(RATING_COST)), None)
 
-    def record(self, step: Step, time: float | None, *, built: bool = True, settled: bool = False) -> None:
+    def record(
+        self, step: Step, time: float | None, *, built: bool = True, settled: bool = False, twin: bool = False
+    ) -> None:
         """Add the result of a step.
 
         Args:
@@ -154,14 +157,20 @@ class MultiFidelitySearch:
             time: above 0; None where the point cannot be rated.
             built: whether the point was built, which a refused plan was not.
             settled: whether a complete rating would give the same time.
+            twin: whether it does the same as a point that was rated before, and so took no cheap rating of its own. It
+                is not asked for again.
         """
         if built:
-            self.spent += self._cost(step.point, step.fidelity)
+            self.spent += self._cost(step.point, step.fidelity) - twin * RATING_COST * EFFORTS["cheap"]
         else:
             self._unbuilt += 1
         if time is None:
             self._failed.add(step.point)
+            for times in self._times.values():
+                times.pop(step.point, None)  # with a cheap one, what fails completely would stay a finalist
             return
+        if twin:
+            self._twins.add(step.point)
         self._times[step.fidelity][step.point] = math.log(time)
         if settled:
             self._times["complete"][step.point] = math.log(time)
@@ -235,8 +244,8 @@ def _fit(
 ) -> _Process:
     """The process with the most probable length scales and discrepancy near ``start``, by coordinate ascent.
 
-    Length scales have a log-normal prior around
-    :data:`TYPICAL_LENGTH`: without one, few observations make some of them vanish.
+    Length scales have a log-normal prior around :data:`TYPICAL_LENGTH`: without one, few observations make some of
+    them vanish.
     """
     observed = [*((point, 1.0, value) for point, value in cheap.items() if point not in complete)]
     observed += [(point, 0.0, value) for point, value in complete.items()]

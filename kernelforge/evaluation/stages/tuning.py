@@ -68,7 +68,7 @@ class Preparing(Protocol):
 
 @dataclass(eq=False)
 class Combination:
-    """One combination. Arms of the same code and launches share one ``measured`` arm."""
+    """One combination. Those of the same code and launches share the rating of one, their ``same_as``."""
 
     choices: dict[str, int]
     work: BuildState = field(default_factory=BuildState)
@@ -178,12 +178,10 @@ class Rater:
         self, arm: Combination, fidelity: Fidelity, built: dict[tuple[object, ...], Combination], draw: DrawHandle
     ) -> None:
         """Build the combination, unless that is done, and rate it, unless one of the same code was rated so."""
-        if not arm.work.artifacts:
-            arm.problem = self._unfit(arm)
-            if arm.problem:
-                return
-            equal = built.setdefault(arm.identity, arm)
-            arm.same_as = None if equal is arm else equal
+        if not arm.work.artifacts and not arm.problem:
+            self._build(arm, built)
+        if arm.problem:
+            return
         source = arm.same_as or arm
         complete = fidelity == "complete"
         if source.problem or (source.rating is not None and source.rung >= complete):
@@ -192,6 +190,13 @@ class Rater:
             self._rate(source, draw, int(complete), EFFORTS[fidelity])
         if source.rating is not None and source.rating.settled:
             source.rung = 1
+
+    def _build(self, arm: Combination, built: dict[tuple[object, ...], Combination]) -> None:
+        """Build the combination, and enter it under what it does, or find the one that does the same."""
+        arm.problem = self._unfit(arm)
+        if not arm.problem:
+            equal = built.setdefault(arm.identity, arm)
+            arm.same_as = None if equal is arm else equal
 
     @contextmanager
     def drawn(self, seed: int) -> Iterator[DrawHandle]:
@@ -260,10 +265,9 @@ class _SuccessiveHalving(Rater):
         """Resolve and compile every combination; gives back those to be rated, the candidate's own first."""
         contenders: dict[tuple[object, ...], Combination] = {}
         for arm in sorted(arms, key=lambda arm: arm is not self._own):
-            arm.problem = self._over() or self._unfit(arm)
+            arm.problem = self._over()
             if not arm.problem:
-                equal = contenders.setdefault(arm.identity, arm)
-                arm.same_as = None if equal is arm else equal
+                self._build(arm, contenders)
         return list(contenders.values())
 
     def halve(self, contenders: Sequence[Combination], seed: int) -> None:
@@ -303,8 +307,9 @@ class _BayesianSearch(Rater):
         built: dict[tuple[object, ...], Combination] = {}
         try:
             with ExitStack() as stack:
-                with self._locked():
-                    draw = stack.enter_context(self.drawn(int(content_hash(seed, "tune"), 16)))
+                with self._locked(), ExitStack() as opening:
+                    draw = opening.enter_context(self.drawn(int(content_hash(seed, "tune"), 16)))
+                    stack.callback(self._release, opening.pop_all())
                 while (step := search.next()) is not None:
                     arm = arms[step.point]
                     over = self._over()
@@ -319,10 +324,18 @@ class _BayesianSearch(Rater):
                         None if rating is None else rating.time_us,
                         built="build" in arm.work.seconds,
                         settled=rating is not None and (rating.settled or source.rung == 1),
+                        twin=arm.same_as is not None,
                     )
         except (SandboxError, TaskError) as error:
-            self._own.problem = self._own.problem or f"its inputs could not be drawn: {error}"
+            self._own.problem = self._own.problem or (
+                "" if self._own.rating else f"its inputs could not be drawn: {error}"
+            )
         return tuple(arm.trial() for arm in arms if arm.rating or arm.problem or arm.same_as)
+
+    def _release(self, drawn: ExitStack) -> None:
+        """Give the draw back while the device is held, for the oracle may use it for that."""
+        with self._locked():
+            drawn.close()
 
 
 def _time(arm: Combination) -> float:

@@ -270,8 +270,6 @@ class _CEmitter(LoopEmitter):
         super().__init__(stored)
         self.signature = _CNames(arrays, extents)
         self._used = {*arrays.values(), *(word for text in extents.values() for word in _NAME.findall(text))}
-        self._real = "float"
-        """Type in which a sum is computed."""
 
     def fresh(self, prefix: str = "t") -> str:
         while (name := super().fresh(prefix)) in self._used:
@@ -286,16 +284,6 @@ class _CEmitter(LoopEmitter):
         name = self.fresh()
         self.add(f"const {compute_type(value.dtype)} {name} = {expression};")
         return name
-
-    def accumulator(self, ctype: str, start: str, slot: str) -> str:
-        return super().accumulator(self._real if ctype == "float" else ctype, start, slot)
-
-    def loop(self, value: Value, coords: tuple[Coordinate, ...]) -> str:
-        outer, self._real = self._real, "double" if value.dtype is DType.FLOAT64 else "float"
-        try:
-            return super().loop(value, coords)
-        finally:
-            self._real = outer
 
     def _reduce(self, value: Value, coords: tuple[Coordinate, ...], slot: str) -> str:
         """Nested loops over the axes that are reduced."""

@@ -291,7 +291,6 @@ def split_sums(program: Program, options: Options) -> None:
 
     Not those of which stream-K makes one kernel.
     """
-
     replaced: dict[Value, Value] = {}
     total: dict[Value, Value] = {}
     reached = in_order(program)
