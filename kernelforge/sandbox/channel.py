@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernelforge.errors import ChildDied, ChildTimeout, SandboxError
-from kernelforge.sandbox.shared_memory import Blob, MemoryFile, descriptor_of, seal
+from kernelforge.sandbox.shared_memory import Blob, MemoryFile, descriptor_of, is_open_to_writing, seal
 
 _HEADER = struct.Struct("<4sIIIQ")
 _MAGIC = b"KFF2"
@@ -90,15 +90,18 @@ class Channel:
         Raises:
             ChildTimeout: the other side did not read in time.
             ChildDied: the other side is gone.
+            SandboxError: a memory file that the other side is to write cannot be sent as one.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         text = json.dumps(data, separators=(",", ":")).encode()
         views = [memoryview(blob).cast("B") for blob in blobs]
         with self._files(views) as files:
+            _require_files(views, files)
             try:
                 self._write_head(_head(text, views, files), tuple(files.values()), deadline)
             except _TooManyInFlight:
                 files.clear()
+                _require_files(views, files)
                 self._write_head(_head(text, views, files), (), deadline)
             inline = [view for position, view in enumerate(views) if position not in files]
         for view in inline:
@@ -323,6 +326,16 @@ def _writable(value: Any) -> Any:
 
 class _TooManyInFlight(Exception):
     """The kernel refuses more descriptors in flight of this user."""
+
+
+def _require_files(views: Sequence[memoryview], files: Mapping[int, int]) -> None:
+    """Refuse to send the bytes of a file that the other side is to write: it would write to a copy.
+
+    Raises:
+        SandboxError: there is such a file, and it is not among ``files``.
+    """
+    if any(at not in files and is_open_to_writing(view) for at, view in enumerate(views)):
+        raise SandboxError(f"memory files to write cannot be passed: over {MAX_FILES}, or too many on the way")
 
 
 def _head(text: bytes, views: Sequence[memoryview], files: Mapping[int, int]) -> bytes:

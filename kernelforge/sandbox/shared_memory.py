@@ -1,4 +1,4 @@
-"""Sealed memory files: pass large tensors to another process without a copy; no process can change them.
+"""Sealed memory files: pass large tensors to another process without a copy; no process can change their contents.
 
 The sender writes a memory file once and seals it against writing and against a change of size (``memfd_create`` and
 ``F_ADD_SEALS``; Linux manual pages memfd_create(2), fcntl(2)). The receiver maps it, and may forward the same file.
@@ -12,8 +12,8 @@ Files from a confined child are treated as hostile:
 
 Children of roles with a GPU use them in both directions. Other roles may not call ``memfd_create``: their memory is
 limited by address space, which does not count unmapped files. Those of a role with ``files`` receive them, sealed ones
-and such as both ends can write, of a fixed size (:meth:`MemoryFile.writable`): what a child leaves there needs
-no reply, so that its parent may kill it and read afterwards.
+and such as the child can write, of a fixed size (:meth:`MemoryFile.writable`): what a child leaves there needs
+no reply, so that its parent may kill it, freeze the file and read.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ import os
 import resource
 import stat
 import sys
+import time
 import weakref
 from typing import Any, ClassVar
 
@@ -39,9 +40,12 @@ SMALLEST_FILE = 2 << 20
 """Smallest blob that is sent as a file. Below, the socket is as fast; from 32 MiB on, a file takes about half of the
 socket's time (``benchmarks/transport.py``)."""
 
-_SIZE_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-_SEALS = _SIZE_SEALS | fcntl.F_SEAL_WRITE
+_SIZE_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+_SEALS = _SIZE_SEALS | fcntl.F_SEAL_SEAL | fcntl.F_SEAL_WRITE
+_PART = 1 << 20
 _MFD_NOEXEC_SEAL = 0x8
+_LOOK_S = 1e-4
+"""Between two tries to freeze a file that is still mapped."""
 _SHARE_OF_DESCRIPTORS = 4
 """A quarter of this process's descriptors may be mapped files, each of which takes up to two."""
 
@@ -54,7 +58,8 @@ class MemoryFile(mmap.mmap):
 
     @classmethod
     def writable(cls, length: int, fill: int) -> memoryview:
-        """A view of a new memory file of fixed size, full of one byte, which a child that receives it may write too.
+        """A view of a new memory file of fixed size, full of one byte, which a child that receives it may write until
+        :func:`freeze`. This process maps it private and only to read, or it could not be frozen.
 
         Raises:
             SandboxError: this process cannot make one.
@@ -63,23 +68,32 @@ class MemoryFile(mmap.mmap):
         if fd is None:
             raise SandboxError("this machine makes no memory file (memfd_create), which C functions are timed with")
         try:
-            os.ftruncate(fd, length)
+            # Written, not mapped: a page that cannot be had is an error then, and no SIGBUS.
+            part, done = memoryview(bytes([fill]) * min(length, _PART)), 0
+            while done < length:
+                done += os.write(fd, part[: length - done])
             fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SIZE_SEALS)
-            made = cls(fd, length, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+            made = cls._map(fd, length)
+        except (OSError, ValueError) as error:
+            os.close(fd)
+            raise SandboxError(f"this machine makes no memory file of {length} bytes: {error}") from error
         except BaseException:
             os.close(fd)
             raise
         made.descriptor = fd
-        ctypes.memset(ctypes.addressof(ctypes.c_char.from_buffer(made)), fill, length)
         return memoryview(made)
 
     @classmethod
     def sealed(cls, content: Blob) -> Blob:
-        """A view of a new sealed memory file with these bytes, which channels forward without a copy; the bytes
-        themselves where this process makes no such file, or they are few."""
+        """A view of a new sealed memory file with these bytes, which channels forward without a copy; a copy of the
+        bytes where this process makes no such file, or they are few.
+
+        The file is new also where the bytes are in one already: a seal freezes contents alone, so that a process which
+        received a file can leave word in its attributes or its open file description for the next one.
+        """
         view = memoryview(content).cast("B")
-        fd = seal(view) if view.nbytes >= SMALLEST_FILE and descriptor_of(view) is None else None
-        return content if fd is None else cls.map(fd, view.nbytes, keep=True)
+        fd = seal(view) if view.nbytes >= SMALLEST_FILE else None
+        return bytes(view) if fd is None else cls.map(fd, view.nbytes, keep=True)
 
     @classmethod
     def map(cls, fd: int, length: int, *, keep: bool, trusted: bool = False) -> Blob:
@@ -136,12 +150,44 @@ class MemoryFile(mmap.mmap):
                 os.close(descriptor)
 
 
-def written_bytes(view: memoryview) -> bytes:
-    """Contents of a file of :meth:`MemoryFile.writable`, once the child that could write it has ended.
+def is_open_to_writing(view: memoryview) -> bool:
+    """Whether ``view`` shows a file of :meth:`MemoryFile.writable` that is not frozen."""
+    fd = descriptor_of(view)
+    return fd is not None and not fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_WRITE
+
+
+def freeze(view: memoryview, timeout_s: float = 5.0) -> None:
+    """Seal a file of :meth:`MemoryFile.writable` against writing. The kernel does so once no process maps it to write:
+    this waits for the end of a killed child's last thread.
 
     Raises:
-        SandboxError: the child took pages away, whose reading could end this process.
+        SandboxError: a process still maps it, or sealed it against this.
     """
+    fd = descriptor_of(view)
+    if fd is None:
+        raise SandboxError("only a whole memory file can be frozen")
+    until = time.monotonic() + timeout_s
+    while True:
+        try:
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
+        except OSError as error:
+            if error.errno != errno.EBUSY:
+                raise SandboxError(f"a confined child sealed the memory file that it was to write: {error}") from error
+            if time.monotonic() > until:
+                raise SandboxError("a confined child that was killed still maps its memory files") from error
+            time.sleep(_LOOK_S)
+        else:
+            return
+
+
+def written_bytes(view: memoryview) -> bytes:
+    """Contents of a file of :meth:`MemoryFile.writable` that was frozen (:func:`freeze`).
+
+    Raises:
+        SandboxError: it is still open to writing; or the child took pages away, whose reading could end this process.
+    """
+    if is_open_to_writing(view):
+        raise SandboxError("a memory file is read that a child could still write")
     fd = descriptor_of(view)
     if fd is None or os.lseek(fd, 0, os.SEEK_HOLE) != view.nbytes:
         raise SandboxError("a confined child made holes in the memory file that it was to write")

@@ -382,6 +382,11 @@ class Child:
         """Whether it ended or was killed, so that it answers no further request."""
         return self._over or self.channel.closed
 
+    @property
+    def gone(self) -> bool:
+        """Whether its monitor has ended, without which the kernel ends the child."""
+        return self._process is None or self._process.ended()
+
     def memory_bytes(self) -> int:
         """Resident memory of the child and its processes, including pages shared with its zygote; 0 after its end."""
         proc = open_proc()

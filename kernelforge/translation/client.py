@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal
 
-from kernelforge.errors import UnsupportedError
+from kernelforge.errors import SandboxError, UnsupportedError
 from kernelforge.modelnew.client import ModelNewChild, ModelNewFault
 from kernelforge.sandbox import Frame
 from kernelforge.sandbox.policy import Limits
@@ -99,6 +99,16 @@ class CChild(ModelNewChild):
     def timed(self, calls: Sequence[Sequence[dict[str, Any]]], inputs: Sequence[Blob]) -> None:
         """Call the function on each set of arguments; what it writes is in the files of :meth:`take_outputs`."""
         self._answer({"op": "timed", "calls": [list(call) for call in calls]}, inputs, self._run_s)
+
+    def end(self) -> None:
+        """Kill the process and all it started, and see it end: from then on nothing writes its files.
+
+        Raises:
+            SandboxError: it has not ended.
+        """
+        self._child.kill()
+        if not self._child.gone:
+            raise SandboxError("the process of a C function was killed and has not ended, so it has no time")
 
     def _answer(self, request: dict[str, Any], blobs: Sequence[Blob], wait_s: float) -> Frame:
         """The reply to a request.

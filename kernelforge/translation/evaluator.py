@@ -70,7 +70,7 @@ from kernelforge.translation.worker import COMPILERS, FLAGS, FORTRAN_FLAGS
 from kernelforge.utils.closing import Closing
 from kernelforge.version import __version__
 
-C_VERSION: Final = f"{EVALUATOR_VERSION}+c.1"
+C_VERSION: Final = f"{EVALUATOR_VERSION}+c.2"
 """What a fingerprint gives as the evaluator; changes whenever a verdict of this lane could."""
 
 

@@ -3,9 +3,11 @@
 A candidate is machine code, so nothing that its process says of time can be believed, not even that a call is over.
 Each block is therefore a process of its own, in which only a warm-up call ran before:
 
-- inputs of the timed calls come with the request, as sealed files that are mapped where they are: values that this
-  process has never seen, so that nothing can be prepared or remembered;
-- the parent's clock runs from before the request until the process has been killed after its reply: work that is left
+- inputs of the timed calls come with the request: values that this process has never seen, so that nothing can be
+  prepared or remembered. Large ones are sealed files that are mapped where they are, made for this process alone: in a
+  file that several received, one could leave its results to the next. Smaller ones come through the socket, and the
+  copy is part of the time;
+- the parent's clock runs from before the request until the process has ended, killed after its reply: work that is left
   to a thread is part of the time, or lost;
 - outputs are memory files of the parent, read after that, and compared with the oracle's values in every block.
 
@@ -33,7 +35,7 @@ from kernelforge.modelnew.client import ModelNewFault
 from kernelforge.records import CpuConditions, MeasureSettings, Origin, Performance, SideTimes, Timing
 from kernelforge.sandbox import Zygote
 from kernelforge.sandbox.policy import Limits, role_policy
-from kernelforge.sandbox.shared_memory import Blob, MemoryFile, written_bytes
+from kernelforge.sandbox.shared_memory import Blob, MemoryFile, freeze, written_bytes
 from kernelforge.translation.client import CChild
 
 PROTOCOL: Final = "cpu/1"
@@ -60,7 +62,7 @@ class PlacedDraw(NamedTuple):
     arguments: list[dict[str, Any]]
     """In the order of the C parameters."""
     inputs: list[Blob]
-    """Contents of the input arrays, as files that go to each process without a copy."""
+    """Contents of the input arrays. No process receives these files: each has its own."""
 
 
 class TimedBlock(NamedTuple):
@@ -114,17 +116,23 @@ class CFunction:
 
         Raises:
             ModelNewFault: the function ended its process, or took too long.
+            SandboxError: its process does not end.
         """
         written = [_outputs(draw) for draw in draws]
+        library = MemoryFile.sealed(self._library)
+        warm_inputs = [MemoryFile.sealed(blob) for blob in warm.inputs]
+        calls = [draw.arguments for draw in draws]
+        inputs = [MemoryFile.sealed(blob) for draw in draws for blob in draw.inputs]
         with CChild(self._zygote, "cpu", self._limits, run_s=self._run_s) as child:
-            child.open(self._library, self._symbol)
+            child.open(library, self._symbol)
             child.take_outputs(_outputs(warm))
-            child.timed([warm.arguments], warm.inputs)
+            child.timed([warm.arguments], warm_inputs)
             child.take_outputs([file for files in written for file in files])
-            calls, inputs = [draw.arguments for draw in draws], [blob for draw in draws for blob in draw.inputs]
             began = self._clock()
             child.timed(calls, inputs)
-            child.close()
+            child.end()
+            for file in (file for files in written for file in files):
+                freeze(file)
             seconds = self._clock() - began
         try:
             return TimedBlock(seconds, [[written_bytes(file) for file in files] for files in written])
@@ -310,7 +318,7 @@ def placed_draws(
         for seed in seeds:
             handle = oracle.draw("full", oracle.families("full")[0], seed)
             values, inputs = arguments(handle)
-            placed.append(PlacedDraw(handle, values, [MemoryFile.sealed(blob) for blob in inputs]))
+            placed.append(PlacedDraw(handle, values, inputs))
         yield placed
     finally:
         for draw in placed:

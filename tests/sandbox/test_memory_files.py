@@ -20,7 +20,15 @@ from kernelforge.errors import ChildDied, ChildTimeout, SandboxError
 from kernelforge.sandbox import Channel, Zygote, role_policy
 from kernelforge.sandbox.channel import MAX_FILES
 from kernelforge.sandbox.self_test import run_self_test
-from kernelforge.sandbox.shared_memory import SMALLEST_FILE, MemoryFile, descriptor_of, same_bytes, seal, written_bytes
+from kernelforge.sandbox.shared_memory import (
+    SMALLEST_FILE,
+    MemoryFile,
+    descriptor_of,
+    freeze,
+    same_bytes,
+    seal,
+    written_bytes,
+)
 from tests.sandbox.jail_setup import LIMITS
 
 SIZE = 64 << 10
@@ -473,7 +481,40 @@ def test_a_file_that_both_ends_write_needs_no_reply():
             (received,) = child.receive().blobs
             assert bytes(received) == b"\x5a" * 100
             received[:3] = b"abc"
+            with pytest.raises(SandboxError, match="still maps"):
+                freeze(view, timeout_s=0.01)
+            with pytest.raises(SandboxError, match="could still write"):
+                written_bytes(view)
+            del received
+            freeze(view)
             assert written_bytes(view) == b"abc" + b"\x5a" * 97
+
+
+def test_a_file_to_write_is_never_sent_as_a_copy(ends):
+    views = [MemoryFile.writable(100, 0) for _ in range(MAX_FILES + 1)]
+    with pytest.raises(SandboxError, match="cannot be passed"):
+        ends[0].send({}, views)
+    first, second = socket.socketpair()
+    with contextlib.closing(Channel(first)) as plain, second, pytest.raises(SandboxError, match="cannot be passed"):
+        plain.send({}, views[:1])
+
+
+def test_a_file_to_write_that_cannot_be_made_is_an_error_and_leaves_nothing_open():
+    before = open_descriptors()
+    with pytest.raises(SandboxError, match="no memory file of 0 bytes"):
+        MemoryFile.writable(0, 0)
+    assert open_descriptors() == before
+
+
+def test_what_is_sealed_twice_is_in_two_files():
+    content = bytes(SMALLEST_FILE)
+    first = MemoryFile.sealed(content)
+    second = MemoryFile.sealed(first)
+    inodes = {os.fstat(descriptor_of(view)).st_ino for view in (first, second)}
+    assert len(inodes) == 2
+    assert first == second == content
+    view = MemoryFile.map(memory_file(100), 100, keep=True)
+    assert isinstance(MemoryFile.sealed(view), bytes)
 
 
 def test_a_file_open_to_writing_is_refused_by_a_parent(ends):
@@ -488,5 +529,6 @@ def test_a_written_file_with_a_hole_is_not_read():
     keep_size, punch_hole = 0x1, 0x2  # linux/falloc.h
     start, length = ctypes.c_long(0), ctypes.c_long(mmap.PAGESIZE)
     assert ctypes.CDLL(None).fallocate(descriptor_of(view), keep_size | punch_hole, start, length) == 0
+    freeze(view)
     with pytest.raises(SandboxError, match="made holes"):
         written_bytes(view)

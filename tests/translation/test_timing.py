@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
@@ -15,8 +17,11 @@ from kernelforge.evaluation.pool import EvaluatorPool
 from kernelforge.modelnew.client import ModelNewFault
 from kernelforge.records import CpuConditions, Evaluation, MeasureSettings, Task, Timing, Verdict
 from kernelforge.sandbox import Zygote
+from kernelforge.sandbox.shared_memory import MemoryFile
+from kernelforge.translation.client import LIMITS, CChild
 from kernelforge.translation.evaluator import CEvaluator, c_candidate
-from kernelforge.translation.timing import EMPTY, MOST_SETS, PlacedDraw, TimedBlock, time_sides
+from kernelforge.translation.signature import read_signature
+from kernelforge.translation.timing import EMPTY, MOST_SETS, CFunction, PlacedDraw, TimedBlock, time_sides
 from tests.support.factories import make_fingerprint
 
 CONDITIONS = CpuConditions(name="a processor", cpus=2, threads=2, command="cc")
@@ -173,15 +178,60 @@ def test_a_right_function_is_timed_against_the_suites_and_pytorch(timing_judge: 
 
 
 def test_clock_functions_of_a_candidate_change_no_time(timing_judge: Judge, heat_step: Task) -> None:
-    """Its own ``clock_gettime`` and ``gettimeofday`` stand still; times of zero would be refused by the record."""
-    own = "#include <time.h>\n#include <sys/time.h>\n" + (
+    """Its own ``clock_gettime`` and ``gettimeofday`` stand still, and it sleeps 50 ms."""
+    own = "#include <time.h>\n#include <sys/time.h>\n#include <unistd.h>\n" + (
         "int clock_gettime(clockid_t id, struct timespec *t) { t->tv_sec = 0; t->tv_nsec = 0; return 0; }\n"
         "int gettimeofday(struct timeval *restrict t, void *restrict z) { t->tv_sec = 0; t->tv_usec = 0; return 0; }\n"
     )
-    evaluation = timing_judge(own + heat_step.c_source)
+    evaluation = timing_judge(own + heat_step.c_source.replace(HEAD, f"{HEAD}{{\nusleep(50000);\n") + "}\n")
     assert evaluation.verdict is Verdict.OK, evaluation.reason
     assert evaluation.performance is not None
-    assert evaluation.performance.time_us > 0
+    assert evaluation.performance.time_us > 50_000
+
+
+def test_a_block_leaves_nothing_to_the_next_one(c_zygote: Zygote, heat_step: Task) -> None:
+    """Not in attributes, timestamps, offsets and signals of the files of its inputs, which no seal freezes."""
+    leaving = (
+        "#define _GNU_SOURCE\n#include <fcntl.h>\n#include <string.h>\n"
+        "#include <time.h>\n#include <unistd.h>\n#include <sys/stat.h>\n#include <sys/xattr.h>\n"
+        f"{HEAD}{{\n"
+        "static long own; struct timespec t; clock_gettime(CLOCK_MONOTONIC, &t);\n"
+        "if (!own) own = 1 + t.tv_nsec % 999;\n"
+        "memset(next, 0, 5 * sizeof *next);\n"
+        "for (int fd = 3; fd < 256; fd++) {\n"
+        "struct stat of; long found = 0;\n"
+        "if (fstat(fd, &of) || !S_ISREG(of.st_mode) || of.st_size != 4 << 20) continue;\n"
+        "next[0]++;\n"
+        'if (fgetxattr(fd, "user.left", &found, sizeof found) > 0 && found != own) next[1] = 1;\n'
+        "if (of.st_mtim.tv_sec < 1000 && of.st_mtim.tv_sec != own) next[2] = 1;\n"
+        "long at = lseek(fd, 0, SEEK_CUR); if (at > 0 && at < 1000 && at != own) next[3] = 1;\n"
+        "int sign = fcntl(fd, F_GETSIG); if (sign > 0 && sign != 1 + own % 61) next[4] = 1;\n"
+        "fcntl(fd, F_SETSIG, (int)(1 + own % 61));\n"
+        'fsetxattr(fd, "user.left", &own, sizeof own, 0);\n'
+        "struct timespec times[2] = {{own, 0}, {own, 0}}; futimens(fd, times);\n"
+        "lseek(fd, own, SEEK_SET);\n"
+        "}\n}\n"
+    )
+    signature = read_signature(heat_step)
+    with CChild(c_zygote, "cpu", LIMITS, build_s=120.0) as child:
+        child.build(leaving, signature)
+        library = child.library()
+    side = CFunction("candidate", library, signature.name, c_zygote, LIMITS, run_s=60.0)
+    content = MemoryFile.sealed(bytes(4 << 20))
+    arguments = [
+        {"kind": "number", "type": "int", "value": 1024}, {"kind": "number", "type": "int", "value": 1024},
+        {"kind": "number", "type": "float", "value": 0.5}, {"kind": "input", "bytes": 4 << 20},
+        {"kind": "output", "bytes": 4 << 20},
+    ]  # fmt: skip
+    draw = PlacedDraw(DrawHandle(0, "full", "task", {}, {}), arguments, [content])
+    open_files = set[int]()
+    for _ in range(3):
+        ((output,),) = side.block(draw, [draw]).outputs
+        files, *traces = struct.unpack("5f", output[:20])
+        assert files >= 2  # the input and the output
+        assert traces == [0, 0, 0, 0]
+        open_files.add(len(os.listdir("/proc/self/fd")))
+    assert len(open_files) == 1
 
 
 @pytest.mark.parametrize(
