@@ -72,6 +72,8 @@ def missing_tool(runner: Runner | None) -> str:
 
 
 _OFFLOAD_CALL: Final = re.compile(r"\b(?:omp_target|acc)_\w+(?=\s*\()")
+_C_DEFINED: Final = re.compile(r"\b((?:omp_target|acc)_\w+)\s*\([^;{}()]{0,1000}\)\s*\{")
+_FORTRAN_DEFINED: Final = re.compile(r"\b(?:subroutine|function)\s+((?:omp_target|acc)_\w+)")
 _ONE_MEMORY: Final = re.compile(r"\bomp\s+requires\b[^\n]*\bunified_shared_memory\b", re.IGNORECASE)
 
 
@@ -91,8 +93,11 @@ def offload_of(code: str, model: str) -> Offload | None:
         return None
     if _ONE_MEMORY.search(text):
         raise Underivable("it requires unified shared memory, which the compiler here lacks")
-    functions = OFFLOAD_FUNCTIONS if MODELS[model].runner == "c" else frozenset[str]()
-    if lacking := sorted(set(_OFFLOAD_CALL.findall(text)) - functions):
+    fortran = MODELS[model].runner == "fortran"
+    text = text.lower() if fortran else text  # Fortran's names have no case
+    own = set((_FORTRAN_DEFINED if fortran else _C_DEFINED).findall(text))
+    functions = frozenset[str]() if fortran else OFFLOAD_FUNCTIONS
+    if lacking := sorted(set(_OFFLOAD_CALL.findall(text)) - functions - own):
         raise Underivable(f"it calls `{lacking[0]}`, which the runtime of its regions lacks here")
     return offload
 

@@ -172,7 +172,9 @@ class CEvaluator:
             raise ValueError("this evaluator takes candidates of lane 'c'")
         if language == "python" and self._python is None:
             raise UsageError("this evaluator has no processes for candidates in Python: construct it with `python`")
-        if self._measure is not None and (language not in COMPILERS or launcher is not None or offload is not None):
+        if self._measure is not None and (
+            language not in ("c", "cpp", "fortran") or launcher is not None or offload is not None
+        ):
             raise UsageError(
                 f"functions in {offload or language} are not timed: only those of C, C++ and Fortran on the host are"
             )

@@ -127,6 +127,16 @@ def test_a_function_that_regions_memory_lacks_is_not_judged(model: str, code: st
     assert offload_of(code, "openmp") is None
 
 
+def test_names_of_fortran_have_no_case() -> None:
+    with pytest.raises(Underivable, match="`acc_copyin`"):
+        offload_of("SUBROUTINE F(x)\nCALL ACC_COPYIN(x)\nEND SUBROUTINE", "fortran-openacc")
+
+
+def test_a_function_that_the_code_defines_is_no_missing_one() -> None:
+    assert offload_of("void acc_axpy(int n, double *x) { x[0] = n; }\nvoid f() { acc_axpy(1, x); }", "openacc")
+    assert offload_of("Subroutine ACC_Axpy(x)\nend\ncall acc_axpy(x)", "fortran-openacc") == "openacc"
+
+
 def test_functions_of_device_memory_are_there() -> None:
     assert offload_of("double *d = acc_malloc(n); acc_copyin(x, n); // acc_attach(y)", "openacc") == "openacc"
     assert offload_of("double *d = omp_target_alloc(n, 0); omp_target_free (d, 0);", "openmp-offload") == "openmp"
