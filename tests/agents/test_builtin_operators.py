@@ -33,6 +33,8 @@ def get_init_inputs():
 """
 SMALLER = {"N": 7, "D": 9, "K": 5}
 MATRIX = "torch.randn(N, D)"
+IMAGES = "torch.randn(2, K, N, N + 3)"
+VOLUMES = "torch.randn(2, K, 3, N, 5)"
 IMAGE = "torch.randn(3, 4, N + 2, D + 3)"
 ALL = Design(tuple(MOVES))
 
@@ -282,6 +284,43 @@ def test_tensor_cores_give_pytorchs_values(name: str, constants: dict[str, int],
     task = _task(TENSOR_CORES[name])
     item = render(trace_source(task, {}), Design(("fuse", "tensor-cores")))
     assert "TensorTiles" in item.source
+    reference = Reference(task, constants)
+    run_and_compare(item, workbench.Bench(reference, reference.inputs(5)), compiler)
+
+
+CONVOLUTIONS = {
+    "stride 2": ("self.m(x).relu()", IMAGES, "self.m = nn.ConvTranspose2d(K, D, 3, 2, 1, 1)"),
+    "stride by axis": ("self.m(x)", IMAGES, "self.m = nn.ConvTranspose2d(K, D, (3, 5), (2, 3), (1, 2), (1, 0))"),
+    "stride and dilation": (
+        "self.m(x)", IMAGES, "self.m = nn.ConvTranspose2d(K, D, (3, 4), (4, 2), (0, 3), dilation=(2, 3), bias=False)",
+    ),
+    "stride above the window": ("self.m(x)", IMAGES, "self.m = nn.ConvTranspose2d(K, D, (1, 2), 3, 0, (2, 1))"),
+    "one axis": ("self.m(x)", "torch.randn(2, K, N)", "self.m = nn.ConvTranspose1d(K, D, 5, 2, 2, dilation=3)"),
+    "three axes": ("self.m(x)", VOLUMES, "self.m = nn.ConvTranspose3d(K, D, 3, (2, 1, 2), 1, (1, 0, 1))"),
+    "three axes in groups": ("self.m(x)", VOLUMES, "self.m = nn.ConvTranspose3d(K, 24, 3, 2, 1, groups=3)"),
+    "groups": ("self.m(x)", IMAGES, "self.m = nn.ConvTranspose2d(K, 48, (3, 5), (2, 3), (1, 2), groups=3)"),
+    "halves": ("self.m(x)", f"{IMAGES}.half()", "self.m = nn.ConvTranspose2d(K, D, 4, 2, 1).half()"),
+    "no stride": ("self.m(x)", IMAGES, "self.m = nn.ConvTranspose2d(K, D, (3, 5), 1, (1, 0))"),
+    "no stride, and padding above the reach": ("self.m(x)", IMAGES, "self.m = nn.ConvTranspose2d(K, D, 2, 1, 2)"),
+    "no stride, but dilation": (
+        "self.m(x)", IMAGES, "self.m = nn.ConvTranspose2d(K, D, (1, 3), 1, (0, 4), 1, dilation=2)",
+    ),
+    "no stride, in groups": ("self.m(x)", IMAGES, "self.m = nn.ConvTranspose2d(K, 24, 3, 1, 1, groups=3)"),
+    "plain in groups": ("self.m(x).relu()", IMAGES, "self.m = nn.Conv2d(K, 48, 3, 2, 1, groups=3)"),
+    "a weight that is computed": ("F.conv_transpose2d(x, y.tanh(), None, 2)", IMAGES, "torch.randn(K, D, 3, 3)"),
+}  # fmt: skip
+
+
+@pytest.mark.one_in(7)
+@pytest.mark.parametrize("moves", ["fuse,tensor-cores", "tile", "tile,register-tile"])
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+@pytest.mark.parametrize("constants", [{"N": 7, "D": 9, "K": 6}, {"N": 12, "D": 40, "K": 12}], ids=["odd", "fours"])
+def test_convolutions_in_phases_and_groups_are_products(
+    name: str, moves: str, constants: dict[str, int], compiler: Compiler
+) -> None:
+    task = _task(CONVOLUTIONS[name])
+    item = render(trace_source(task, {"N": 16, "D": 32, "K": 24}), Design(tuple(moves.split(","))))
+    assert "TensorTiles" in item.source or "tile_a[" in item.source
     reference = Reference(task, constants)
     run_and_compare(item, workbench.Bench(reference, reference.inputs(5)), compiler)
 

@@ -102,6 +102,28 @@ class KernelText:
         return replace(self, name=other.name, alternative=below)
 
 
+def templated(
+    name: str, signature: Signature, root: Value, widths: dict[str, str], bounds: str, core: list[str]
+) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+    """A kernel's source, and the plan's lines and names for the arguments of its template.
+
+    Args:
+        name, signature, root: of the kernel.
+        widths: The plan's text of further arguments, by what the kernel calls them.
+        bounds: What stands between the type and the name of the kernel.
+        core: Statements of its body.
+    """
+    setup = [f"{name}_{variable} = {text}" for text, variable in signature.template_extents.items()]
+    setup += [f"{name}_{width.lower()} = {text}" for width, text in widths.items()]
+    words = [*widths, *signature.template_extents.values()]
+    template = f"template <{', '.join(f'int {word}' for word in words)}> " if words else ""
+    source = [
+        f"{template}__global__ void {bounds}{name}({signature.parameters(root)}) {{",
+        *(f"    {line}" for line in core), "}",
+    ]  # fmt: skip
+    return "\n".join(source), tuple(setup), tuple(f"{name}_{word.lower()}" for word in words)
+
+
 def plan_int(dim: Dim) -> str:
     """An extent as an operand in the plan."""
     return dim.atom if "*" not in dim.text else f"({dim.text})"

@@ -18,6 +18,7 @@ from kernelforge.agents.builtin.codegen.columnwise import column_kernel, split_c
 from kernelforge.agents.builtin.codegen.cpp_emitter import helpers_for
 from kernelforge.agents.builtin.codegen.elementwise import element_kernel
 from kernelforge.agents.builtin.codegen.kernel import KernelText, Options, cone, in_order, leaves, with_wide_indices
+from kernelforge.agents.builtin.codegen.product_axes import arrange_weights
 from kernelforge.agents.builtin.codegen.recurrence import recurrence_kernel
 from kernelforge.agents.builtin.codegen.rowwise import row_kernel
 from kernelforge.agents.builtin.codegen.scan import scan_kernel
@@ -246,6 +247,8 @@ def render(
     """
     program = lower(graph, attributes, small)
     options = replace(design.options, warpgroups=warpgroups, clusters=clusters)
+    if options.tile or options.tensor_cores:
+        arrange_weights(program)
     if options.tensor_cores:
         if design.fuse:
             fuse_attention(program)

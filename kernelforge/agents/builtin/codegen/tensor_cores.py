@@ -16,8 +16,17 @@ from typing import NamedTuple
 
 from kernelforge.agents.builtin.codegen.cpp_emitter import indent
 from kernelforge.agents.builtin.codegen.elementwise import element_statements
-from kernelforge.agents.builtin.codegen.kernel import KernelText, Options, adjacent, in_order, plan_int, same_shape
+from kernelforge.agents.builtin.codegen.kernel import (
+    KernelText,
+    Options,
+    adjacent,
+    in_order,
+    plan_int,
+    same_shape,
+    templated,
+)
 from kernelforge.agents.builtin.codegen.loops import LoopEmitter
+from kernelforge.agents.builtin.codegen.product_axes import ProductAxes
 from kernelforge.agents.builtin.ir.iteration_space import (
     BOX,
     C_TYPES,
@@ -387,50 +396,35 @@ class _TensorWriter:
         self.dtype, self.kind = self.left.dtype, _KINDS[self.left.dtype]
         self.em = LoopEmitter(stored - {root})
         self.em.signature.constant = True
-        split = len(anchor.shape) - 2 if isinstance(anchor, Contraction) else 1
         self.parts = anchor.parts if isinstance(anchor, Contraction) else None
-        self.b = LoopGroup("batch", anchor.shape[:split])
-        self.m = LoopGroup("m", anchor.shape[split : split + 1])
-        self.n = LoopGroup("n", anchor.shape[split + 1 :], vector=vector)
-        self.k = LoopGroup("kk", anchor.a.shape[-1:] if isinstance(anchor, Contraction) else anchor.weight.shape[1:])
+        self.axes = ProductAxes.of(self.em, anchor, vector=vector)
+        self.b, self.m, self.n, self.k = self.axes.b, self.axes.m, self.axes.n, self.axes.k
         self.sizes = [int(group.extent.value) for group in (self.m, self.n, self.b, self.k)]
-        self.share = _share(anchor, self.kind, self.sizes, options) if self.parts is None else None
+        self.sizes[2] *= int(product(self.axes.phases).value)
+        # Phases differ in their terms.
+        shared = self.parts is None and not self.axes.phases
+        self.share = _share(anchor, self.kind, self.sizes, options) if shared else None
         self.shape = choose_shape(self.kind, *self.sizes[:3]) if self.share is None else self.share.shape
 
-    def _results(self) -> tuple[LoopGroup, LoopGroup, LoopGroup]:
-        """Batch, rows and columns of the root, whose leading axes may be those of the product in another shape."""
+    def _results(self, own: tuple[Coordinate, ...]) -> tuple[Coordinate, ...]:
+        """Coordinates of a result in the root, whose leading axes may be those of the product in another shape."""
         root, anchor = self.root.shape, self.anchor.shape
         if same_shape(root, anchor):
-            return self.b, self.m, self.n
+            return own
         if not self.b.dims and same_shape(root[-1:], anchor[-1:]):
-            return self.b, LoopGroup("m", root[:-1]), self.n
+            return (*LoopGroup("m", root[:-1]).coords(), *own[-1:])
         if len(self.b.dims) == 1 and same_shape(root[-2:], anchor[-2:]):
-            return LoopGroup("batch", root[:-2]), self.m, self.n
+            return (*LoopGroup("batch", root[:-2]).coords(), *own[-2:])
         raise UnsupportedError("the result has the product's rows in another shape")
-
-    def _operand(self, side: str) -> tuple[Value, tuple[Coordinate, ...]]:
-        """An operand of a product, and where it is read."""
-        assert isinstance(self.anchor, Contraction)
-        batch = self.b.coords()[self.parts is not None :]
-        if side == "a":
-            return self.left, (*batch, *self.m.coords(), *self.k.coords())
-        return self.right, (*batch, *self.k.coords(), *self.n.coords())
 
     def _copy(self, side: str) -> _Copy:
         """Statements that copy ``V`` elements of an operand to ``to``, from a line of the result and a term on."""
-        em, anchor = self.em, self.anchor
-        line, value = (self.m, self.left) if side == "a" else (self.n, self.right)
-        inside = f"{line.var} < {em.signature.extent(line.extent)} && kk < {em.signature.extent(self.k.extent)}"
+        em = self.em
+        line = self.m if side == "a" else self.n
+        inside = f"{line.var} < {em.signature.extent(line.extent)} && kk < {self.axes.terms}"
         with em.scope() as body:
-            if isinstance(anchor, Contraction):
-                value, coords = self._operand(side)
-            elif side == "a":
-                coords = (*self.m.coords(), *self.k.coords())
-            else:
-                channel, *steps = self.k.coords()
-                places = em.window_positions(anchor, self.n.coords(), [em.text(step) for step in steps])
-                inside = " && ".join(part for part in (inside, em.inside(anchor, places)) if part)
-                coords = (*self.b.coords(), channel, *(Coordinate(text) for text in places))
+            value, coords, condition = self.axes.row_operand() if side == "a" else self.axes.column_operand()
+            inside = f"{inside} && {condition}" if condition else inside
             group, extent = adjacent(value, coords, self.stored)
             pointer = em.pointer(value, coords)
             if pointer is not None:
@@ -448,12 +442,14 @@ class _TensorWriter:
     def _store(self) -> list[str]:
         """Statements that store ``V`` results, which are in ``acc``, from row m and column n on."""
         em = self.em
-        own = (*self.b.coords(), *self.m.coords(), *self.n.coords())
-        em.bound[self.anchor] = ("acc[k]" if self.n.vector else "acc[0]", own)
-        coords = tuple(coord for group in self._results() for coord in group.coords())
         with em.scope() as body:
-            where = em.offset(self.root.shape, coords)
-            em.lines += element_statements(em, self.root, coords, self.n.vector, where)
+            own, condition = self.axes.result()
+            em.bound[self.anchor] = ("acc[k]" if self.n.vector else "acc[0]", own)
+            coords = self._results(own)
+            with em.scope() as stored:
+                where = em.offset(self.root.shape, coords)
+                em.lines += element_statements(em, self.root, coords, self.n.vector, where)
+            em.lines += [f"if ({condition}) {{", *indent(stored), "}"] if condition else stored
         inside = f"m < {em.signature.extent(self.m.extent)} && n < {em.signature.extent(self.n.extent)}"
         return [f"if ({inside}) {{", *indent(body), "}"]
 
@@ -472,7 +468,7 @@ class _TensorWriter:
             start, m_start, n_start, call = "", "m_start", "n_start", "Tiles::run<VA, VB, V>"
             core += [
                 f"const int batch = blockIdx.z, m_start = blockIdx.y * {shape.rows};",
-                f"const int n_start = blockIdx.x * {shape.columns};", *lines,
+                f"const int n_start = {self.axes.columns} * {shape.columns};", *self.axes.head(), *lines,
             ]  # fmt: skip
         else:
             start, m_start, n_start = "int2 start, ", "start.y", "start.x"
@@ -491,9 +487,11 @@ class _TensorWriter:
         ]  # fmt: skip
         most = 16 // self.dtype.itemsize
         widths = {f"V{side.upper()}": plan_width(most, copies[side].run) for side in "ab"} | {"V": self._store_width()}
-        source, setup, template = self._kernel(widths, f"__launch_bounds__({shape.threads})", core)
-        columns, rows, batch = (plan_int(group.extent) for group in (self.n, self.m, self.b))
-        across, down = f"ceil_div({columns}, {shape.columns})", f"ceil_div({rows}, {shape.rows})"
+        source, setup, template = templated(
+            name, em.signature, self.root, widths, f"__launch_bounds__({shape.threads}) ", core
+        )
+        rows, batch = (plan_int(group.extent) for group in (self.m, self.b))
+        across, down = self.axes.blocks(shape.columns), f"ceil_div({rows}, {shape.rows})"
         grid = f"({across}, {down}, {batch})"
         if share is not None:
             clusters = f"{across} * {down}" if share.units == 1 else f"ceil_div({across} * {down}, {share.units})"
@@ -505,7 +503,7 @@ class _TensorWriter:
 
     def _terms(self, depth: int) -> tuple[list[str], str, str]:
         """Statements before a block's sum, its first term and the number of its terms, where tiles have ``depth``."""
-        terms = self.em.signature.extent(self.k.extent)
+        terms = self.axes.terms
         if self.parts is None:
             return [], "0", terms
         parts = self.em.signature.extent(self.parts)
@@ -518,21 +516,6 @@ class _TensorWriter:
         """The plan's text of how many results are stored at a time: four lanes store 32 bytes, a sector."""
         widest = {2: 4, 4: 2}.get(self.root.dtype.itemsize, 1)
         return plan_width(widest, (self.n.extent.text, *self.em.divisors) if self.n.vector else ())
-
-    def _kernel(
-        self, widths: dict[str, str], bounds: str, core: list[str]
-    ) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
-        """The kernel's source, and the plan's lines and names for the arguments of its template."""
-        signature = self.em.signature
-        setup = [f"{self.name}_{variable} = {text}" for text, variable in signature.template_extents.items()]
-        setup += [f"{self.name}_{width.lower()} = {text}" for width, text in widths.items()]
-        words = [*widths, *signature.template_extents.values()]
-        source = [
-            f"template <{', '.join(f'int {word}' for word in words)}> "
-            f"__global__ void {bounds} {self.name}({signature.parameters(self.root)}) {{",
-            *indent(core), "}",
-        ]  # fmt: skip
-        return "\n".join(source), tuple(setup), tuple(f"{self.name}_{word.lower()}" for word in words)
 
     def _shared_bytes(self, copies: dict[str, _Copy]) -> int:
         """As ``Tile`` counts them."""
@@ -557,7 +540,8 @@ class _WarpgroupWriter(_TensorWriter):
         """
         line = self.m if side == "a" else self.n
         with self.em.scope():
-            walked = self.em.walk(*self._operand(side))
+            value, coords, _ = self.axes.row_operand() if side == "a" else self.axes.column_operand()
+            walked = self.em.walk(value, coords)
         holder, groups = walked if walked is not None else (self.root, ())
         inner, along = groups[-2:], groups[-1:] == (self.k,)
         if set(inner) != {line, self.k} or groups[:-2] not in ((), (self.b,)):
@@ -603,8 +587,8 @@ class _WarpgroupWriter(_TensorWriter):
                 f"Tiles::stream<V, {stream.units}>"
                 f"(tiles, tiles_a, tiles_b, {terms}, {rows}, {columns}, {matrices}, put);",
             ]  # fmt: skip
-        bounds = f"__launch_bounds__({shape.threads}, {shape.resident})"
-        source, setup, template = self._kernel({"V": self._store_width()}, bounds, core)
+        bounds = f"__launch_bounds__({shape.threads}, {shape.resident}) "
+        source, setup, template = templated(name, em.signature, self.root, {"V": self._store_width()}, bounds, core)
         groups = (
             f"ceil_div({plan_int(self.n.extent)}, {shape.columns * shape.across}) * "
             f"ceil_div({plan_int(self.m.extent)}, {shape.rows * shape.down})"

@@ -6,8 +6,17 @@ from dataclasses import replace
 
 from kernelforge.agents.builtin.codegen.cpp_emitter import indent
 from kernelforge.agents.builtin.codegen.elementwise import element_statements
-from kernelforge.agents.builtin.codegen.kernel import KernelText, Options, adjacent, cone, plan_int, same_shape
+from kernelforge.agents.builtin.codegen.kernel import (
+    KernelText,
+    Options,
+    adjacent,
+    cone,
+    plan_int,
+    same_shape,
+    templated,
+)
 from kernelforge.agents.builtin.codegen.loops import LoopEmitter
+from kernelforge.agents.builtin.codegen.product_axes import ProductAxes
 from kernelforge.agents.builtin.codegen.tensor_cores import tensor_tile
 from kernelforge.agents.builtin.ir.iteration_space import LoopGroup, compute_type, sum_type, to_storage
 from kernelforge.agents.builtin.ir.nodes import Contraction, Convolution, Value, View, product
@@ -25,8 +34,6 @@ def contraction_tile(name: str, root: Value, stored: frozenset[Value], options: 
     Convolutions come as products over (channel, row, column) of the window. None where the form is not covered.
     """
     (anchor,) = (value for value in cone(root, stored) if isinstance(value, Contraction | Convolution))
-    if isinstance(anchor, Convolution) and (anchor.groups > 1 or anchor.transposed):
-        return None
     if options.tensor_cores:
         try:
             return tensor_tile(name, root, anchor, stored, options)
@@ -51,12 +58,9 @@ class _TileWriter:
     ) -> None:
         self.name, self.root, self.anchor, self.stored = name, root, anchor, stored
         self.em = LoopEmitter(stored - {root})
-        rank = len(anchor.shape)
-        split = rank - 2 if isinstance(anchor, Contraction) else 1
-        self.b = LoopGroup("batch", anchor.shape[:split])
-        self.m = LoopGroup("m", anchor.shape[split : split + 1])
-        self.n = LoopGroup("n", anchor.shape[split + 1 :])
-        self.k = LoopGroup("kk", anchor.a.shape[-1:] if isinstance(anchor, Contraction) else anchor.weight.shape[1:])
+        self.axes = ProductAxes.of(self.em, anchor)
+        self.b, self.m, self.n, self.k = self.axes.b, self.axes.m, self.axes.n, self.axes.k
+        self.em.signature.constant = bool(self.axes.phases)  # a list of taps has a constant length
         self.real = sum_type(anchor.dtype)
         self.zero = "0.0" if self.real == "double" else "0.0f"
         self.bm, self.bn, self.bk, self.tm, self.tn = self._tile(options)
@@ -66,32 +70,25 @@ class _TileWriter:
         if not options.register_tile:
             return 16, 16, 16, 1, 1
         rows, columns, batch = (group.extent.value for group in (self.m, self.n, self.b))
+        batch *= product(self.axes.phases).value
         if batch * (rows // 128) * (columns // 128) < FEWEST_BLOCKS:
             return 64, 64, 16, 4, 4
         return 128, 128, 16, 8, 8
 
-    def _left_operand(self) -> tuple[str, bool]:
-        """Element (m, kk) of the left operand, and whether kk is its fast coordinate."""
-        if isinstance(self.anchor, Convolution):
-            return self.em.read(self.anchor.weight, (*self.m.coords(), *self.k.coords())), True
-        coords = (*self.b.coords(), *self.m.coords(), *self.k.coords())
-        return self.em.read(self.anchor.a, coords), adjacent(self.anchor.a, coords, self.stored).group is not self.m
-
-    def _right(self) -> tuple[str, bool]:
-        """Element (kk, n) of the right operand, and whether kk is its fast coordinate."""
-        anchor, em = self.anchor, self.em
-        if isinstance(anchor, Contraction):
-            coords = (*self.b.coords(), *self.k.coords(), *self.n.coords())
-            return em.read(anchor.b, coords), adjacent(anchor.b, coords, self.stored).group is self.k
-        channel, *steps = self.k.coords()
-        places = em.window_positions(anchor, self.n.coords(), [em.text(step) for step in steps])
-        lead = (*self.b.coords(), channel)
-        return em.tap(anchor.x, lead, places, em.inside(anchor, places), self.zero), False
+    def _operand(self, side: str) -> tuple[str, bool]:
+        """An element of the left operand (m, kk) or of the right one (kk, n), and whether kk is its fast coordinate."""
+        em = self.em
+        value, coords, condition = self.axes.row_operand() if side == "a" else self.axes.column_operand()
+        group = adjacent(value, coords, self.stored).group
+        element = (
+            em.guarded(value.dtype, self.zero, [(condition, value, coords)]) if condition else em.read(value, coords)
+        )
+        return element, group is not self.m if side == "a" else group is self.k
 
     def _fill(self, side: str, extent: int, axis: LoopGroup, limits: tuple[str, str]) -> list[str]:
         """The loop in which the block's threads load one operand's tile."""
         with self.em.scope() as body:
-            element, k_is_fast = self._left_operand() if side == "a" else self._right()
+            element, k_is_fast = self._operand(side)
         depth, threads = self.bk, (self.bm // self.tm) * (self.bn // self.tn)
         k_at, r_at = (f"e % {depth}", f"e / {depth}") if k_is_fast else (f"e / {extent}", f"e % {extent}")
         return [
@@ -107,15 +104,18 @@ class _TileWriter:
 
     def write(self) -> KernelText:
         em, bm, bn, bk, tm, tn = self.em, self.bm, self.bn, self.bk, self.tm, self.tn
-        m_of, n_of, k_of = (em.signature.extent(group.extent) for group in (self.m, self.n, self.k))
+        m_of, n_of = (em.signature.extent(group.extent) for group in (self.m, self.n))
+        k_of = self.axes.terms
         across, down = bn // tn, bm // tm
         fill_a = self._fill("a", bm, self.m, (m_of, k_of))
         right = self._fill("b", bn, self.n, (n_of, k_of))
-        coords = (*self.b.coords(), *self.m.coords(), *self.n.coords())
-        em.bound[self.anchor] = ("acc[r][c]", coords)
         with em.scope() as end:
-            element = to_storage(em.read(self.root, coords), self.root.dtype)
-            em.add(f"out[{em.offset(self.root.shape, coords)}] = {element};")
+            coords, condition = self.axes.result()
+            em.bound[self.anchor] = ("acc[r][c]", coords)
+            with em.scope() as stored:
+                element = to_storage(em.read(self.root, coords), self.root.dtype)
+                em.add(f"out[{em.offset(self.root.shape, coords)}] = {element};")
+            em.lines += [f"if ({condition}) {{", *indent(stored), "}"] if condition else stored
         row, pad = ("ty", 1) if tm == 1 else (f"ty * 4 + r % 4 + r / 4 * {4 * down}", 4)
         rows_of_a = ["for (int r = 0; r < 1; ++r) x[r] = tile_a[s][ty];"] if tm == 1 else [
             f"for (int r = 0; r < {tm}; r += 4) {{",
@@ -128,7 +128,8 @@ class _TileWriter:
             f"__shared__ __align__({4 * size}) {self.real} tile_a[{bk}][{bm + pad}];  // padded against bank conflicts",
             f"__shared__ {self.real} tile_b[{bk}][{bn + 1}];",
             f"const int tid = threadIdx.x, tx = tid % {across}, ty = tid / {across};",
-            f"const int batch = blockIdx.z, m_start = blockIdx.y * {bm}, n_start = blockIdx.x * {bn};",
+            f"const int batch = blockIdx.z, m_start = blockIdx.y * {bm}, n_start = {self.axes.columns} * {bn};",
+            *self.axes.head(),
             f"{self.real} acc[{tm}][{tn}] = {{}};",
             f"for (int k0 = 0; k0 < {k_of}; k0 += {bk}) {{",
             *indent([*fill_a, *right, "__syncthreads();"]),
@@ -154,10 +155,12 @@ class _TileWriter:
             f"        if (m < {m_of} && n < {n_of}) {{", *indent(indent(indent(end))), "        }",
             "    }", "}",
         ]  # fmt: skip
-        source = [f"__global__ void {self.name}({em.signature.parameters(self.root)}) {{", *indent(core), "}"]
-        columns, rows, batch = (plan_int(group.extent) for group in (self.n, self.m, self.b))
-        grid = f"(ceil_div({columns}, {bn}), ceil_div({rows}, {bm}), {batch})"
-        return KernelText(self.name, "\n".join(source), em.signature, self.root, grid, str(across * down))
+        source, setup, template = templated(self.name, em.signature, self.root, {}, "", core)
+        rows, batch = (plan_int(group.extent) for group in (self.m, self.b))
+        grid = f"({self.axes.blocks(bn)}, ceil_div({rows}, {bm}), {batch})"
+        return KernelText(
+            self.name, source, em.signature, self.root, grid, str(across * down), setup=setup, template=template
+        )
 
 
 def transpose_tile(name: str, root: Value, stored: frozenset[Value], options: Options) -> KernelText | None:

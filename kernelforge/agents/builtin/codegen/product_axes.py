@@ -1,0 +1,336 @@
+"""Axes of a matrix product, and of convolutions as products: where rows, columns and terms are in the operands.
+
+A convolution is one product for each image and each group of channels: output channels by places, with input channels
+and taps as terms. A transposed one with a stride is one product for each *phase*, the results whose places have the
+same remainders by the strides: they take the same taps, and their inputs are as far apart as they are.
+"""
+
+from __future__ import annotations
+
+from kernelforge.agents.builtin.codegen.kernel import in_order, plan_int
+from kernelforge.agents.builtin.codegen.loops import LoopEmitter, channels_of, output_dim
+from kernelforge.agents.builtin.ir.iteration_space import ZERO, Coordinate, LoopGroup
+from kernelforge.agents.builtin.ir.nodes import (
+    ONE,
+    Contraction,
+    Convolution,
+    Dim,
+    Pointwise,
+    Program,
+    Value,
+    View,
+    literal,
+    product,
+)
+from kernelforge.errors import UnsupportedError
+
+FEWEST_CHANNELS = 8
+"""Output channels of a group from which tiles, whose rows they are, pay."""
+MOST_TAPS = 1024
+"""Taps of a transposed convolution that a block lists: 16 bytes each."""
+_MOST_BATCHES = 65_535
+"""Blocks along a grid's third axis."""
+
+Operand = tuple[Value, tuple[Coordinate, ...], str]
+"""What is read, where, and the condition under which that is inside; empty where it always is."""
+
+
+class ProductAxes:
+    """A matrix product: a LoopGroup for its batch, rows, columns and terms, and where these are in the operands."""
+
+    def __init__(self, em: LoopEmitter, anchor: Value, b: LoopGroup, m: LoopGroup, n: LoopGroup, k: LoopGroup) -> None:
+        self.em, self.anchor = em, anchor
+        self.b, self.m, self.n, self.k = b, m, n, k
+        self.phases: tuple[Dim, ...] = ()
+        """Of a transposed convolution, by axis: each is a product with the same extents."""
+
+    @staticmethod
+    def of(em: LoopEmitter, anchor: Contraction | Convolution, *, vector: bool = False) -> ProductAxes:
+        """The axes of a product or convolution.
+
+        Args:
+            em: writes the kernel.
+            anchor: the product.
+            vector: whether a thread has adjacent columns, where these are adjacent in the result.
+
+        Raises:
+            UnsupportedError: a convolution that is better not written as products.
+        """
+        if isinstance(anchor, Contraction):
+            return _MatrixAxes(em, anchor, vector)
+        if anchor.groups > 1 and int(channels_of(anchor)[1].value) < FEWEST_CHANNELS:
+            raise UnsupportedError("tiles would have few rows for each group of channels")
+        return (_PhaseAxes if anchor.transposed else _ConvolutionAxes)(em, anchor, vector)
+
+    @property
+    def terms(self) -> str:
+        """C++ text of the number of terms."""
+        return self.em.signature.extent(self.k.extent)
+
+    @property
+    def columns(self) -> str:
+        """C++ text of the number of a block along the columns."""
+        return f"blockIdx.x / {self.em.signature.extent(product(self.phases))}" if self.phases else "blockIdx.x"
+
+    def blocks(self, columns: int) -> str:
+        """The plan's text of the number of blocks along a grid's first axis, where a block has so many columns."""
+        number = f"ceil_div({plan_int(self.n.extent)}, {columns})"
+        return f"{number} * {plan_int(product(self.phases))}" if self.phases else number
+
+    def head(self) -> list[str]:
+        """Statements of a block before it reads its operands."""
+        return []
+
+    def row_operand(self) -> Operand:
+        """Element (m, k) of the left operand; may add statements."""
+        raise NotImplementedError
+
+    def column_operand(self) -> Operand:
+        """Element (k, n) of the right operand; may add statements."""
+        raise NotImplementedError
+
+    def result(self) -> tuple[tuple[Coordinate, ...], str]:
+        """Coordinates of result (m, n), and the condition under which it is one; may add statements."""
+        return (*self.b.coords(), *self.m.coords(), *self.n.coords()), ""
+
+
+class _MatrixAxes(ProductAxes):
+    def __init__(self, em: LoopEmitter, anchor: Contraction, vector: bool) -> None:
+        split = len(anchor.shape) - 2
+        super().__init__(
+            em,
+            anchor,
+            LoopGroup("batch", anchor.shape[:split]),
+            LoopGroup("m", anchor.shape[split : split + 1]),
+            LoopGroup("n", anchor.shape[split + 1 :], vector=vector),
+            LoopGroup("kk", anchor.a.shape[-1:]),
+        )
+        self.product = anchor
+
+    @property
+    def _batch(self) -> tuple[Coordinate, ...]:
+        return self.b.coords()[self.product.parts is not None :]
+
+    def row_operand(self) -> Operand:
+        return self.product.a, (*self._batch, *self.m.coords(), *self.k.coords()), ""
+
+    def column_operand(self) -> Operand:
+        return self.product.b, (*self._batch, *self.k.coords(), *self.n.coords()), ""
+
+
+class _ConvolutionAxes(ProductAxes):
+    def __init__(self, em: LoopEmitter, anchor: Convolution, vector: bool) -> None:
+        self.convolution = anchor
+        self.depth, self.height = channels_of(anchor)
+        batch = anchor.shape[:1]
+        if anchor.groups > 1:
+            of_x = anchor.x.shape[1]
+            batch = (*batch, Dim(f"{of_x.atom} // {self.depth.atom}", anchor.groups))
+        if product(batch).value > _MOST_BATCHES:
+            raise UnsupportedError("a grid has no place for so many images and groups")
+        m = self.height if anchor.groups > 1 else anchor.shape[1]
+        super().__init__(em, anchor, LoopGroup("batch", batch), LoopGroup("m", (m,)), *self._inner(vector))
+
+    def _inner(self, vector: bool) -> tuple[LoopGroup, LoopGroup]:
+        """Columns and terms."""
+        anchor = self.convolution
+        return LoopGroup("n", anchor.shape[2:], vector=vector), LoopGroup("kk", anchor.weight.shape[1:])
+
+    def _of_group(self, coord: Coordinate, channels: Dim) -> Coordinate:
+        """A channel of the block's group among all."""
+        if self.convolution.groups == 1:
+            return coord
+        group, within = self.em.text(self.b.coords()[1]), self.em.text(coord)
+        return Coordinate(f"({group} * {self.em.signature.extent(channels)} + {within})")
+
+    def row_operand(self) -> Operand:
+        row = self._of_group(self.m.coords()[0], self.height)
+        return self.convolution.weight, (row, *self.k.coords()), ""
+
+    def column_operand(self) -> Operand:
+        channel, *steps = self.k.coords()
+        places = self.em.window_positions(self.convolution, self.n.coords(), [self.em.text(step) for step in steps])
+        lead = (self.b.coords()[0], self._of_group(channel, self.depth))
+        condition = self.em.inside(self.convolution, places)
+        return self.convolution.x, (*lead, *(Coordinate(text) for text in places)), condition
+
+    def result(self) -> tuple[tuple[Coordinate, ...], str]:
+        row = self._of_group(self.m.coords()[0], self.height)
+        return (self.b.coords()[0], row, *self.n.coords()), ""
+
+
+class _PhaseAxes(_ConvolutionAxes):
+    """A transposed convolution whose weights have the taps outermost (:func:`arrange_weights`).
+
+    Terms are taps of the phase, then input channels: each block lists the taps of its phase in shared memory, with how
+    far the input under each is from the result's place within the phase.
+    """
+
+    def __init__(self, em: LoopEmitter, anchor: Convolution, vector: bool) -> None:
+        if not _is_arranged(anchor):
+            raise UnsupportedError("the weights' taps are innermost")
+        if product(anchor.weight.shape[2:]).value > MOST_TAPS:
+            raise UnsupportedError("a block would list too many taps")
+        super().__init__(em, anchor, vector)
+        self.phases = anchor.stride
+        self.phase = LoopGroup("phase", anchor.stride)
+
+    @property
+    def terms(self) -> str:
+        return "terms"
+
+    def _inner(self, vector: bool) -> tuple[LoopGroup, LoopGroup]:
+        anchor = self.convolution
+        places = tuple(map(_rounded_up, anchor.shape[2:], anchor.stride))
+        return LoopGroup("n", places), LoopGroup("kk", (product(anchor.weight.shape[2:]), self.depth))
+
+    def head(self) -> list[str]:
+        em, anchor = self.em, self.convolution
+        window = anchor.weight.shape[2:]
+        axes = range(len(window))
+        strides, pads, spread, taps = (
+            [em.signature.extent(dim) for dim in dims]
+            for dims in (anchor.stride, anchor.padding, anchor.dilation, window)
+        )
+        with em.scope() as lines:
+            em.add(f"const int phase = blockIdx.x % {em.signature.extent(product(self.phases))};")
+            starts = [f"({em.text(at)} + {pads[axis]})" for axis, at in enumerate(self.phase.coords())]
+            for axis in axes:
+                em.add(f"constexpr int apart_{axis} = taps_apart({strides[axis]}, {spread[axis]});  // of one phase")
+                em.add(
+                    f"const int tap_{axis} = first_tap({starts[axis]}, {strides[axis]}, {spread[axis]}, apart_{axis});"
+                )
+                em.add(
+                    f"const int taps_{axis} = max(0, ({taps[axis]} - tap_{axis} + apart_{axis} - 1) / apart_{axis});"
+                )
+            em.add(f"const int listed = {' * '.join(f'taps_{axis}' for axis in axes)};")
+            em.add(f"const int terms = listed * {em.signature.extent(self.depth)};")
+            em.add(f"__shared__ int4 taps[{' * '.join(taps)}];  // each with its distances in the input")
+            with em.scope() as body:
+                rest = "e"
+                for axis in reversed(axes):
+                    step = f"{rest} % taps_{axis}" if axis else rest
+                    em.add(f"const int t{axis} = tap_{axis} + {step} * apart_{axis};")
+                    rest = f"{rest} / taps_{axis}"
+                flat = "t0"
+                for axis in axes[1:]:
+                    flat = f"({flat}) * {taps[axis]} + t{axis}"
+                far = [f"({starts[axis]} - t{axis} * {spread[axis]}) / {strides[axis]}" for axis in axes]
+                em.add(f"taps[e] = make_int4({', '.join([flat, *far, '0', '0'][:4])});")
+            em.lines += [
+                "for (int e = threadIdx.x; e < listed; e += blockDim.x) {", *(f"    {line}" for line in body), "}",
+                "__syncthreads();",
+            ]  # fmt: skip
+        return lines
+
+    def _tap(self) -> str:
+        """Name of the entry in the list of taps that a term has; the last one behind the end."""
+        name = self.em.fresh("at")
+        self.em.add(f"const int4 {name} = taps[min({self.em.text(self.k.coords()[0])}, listed - 1)];")
+        return name
+
+    def row_operand(self) -> Operand:
+        tap = self._tap()
+        source = self._of_group(self.k.coords()[1], self.depth)
+        # The taps are adjacent axes: the last of them may count all.
+        *lead, _ = self.convolution.weight.shape[2:]
+        return self.convolution.weight, (source, *self.m.coords(), *(ZERO for _ in lead), Coordinate(f"{tap}.x")), ""
+
+    def column_operand(self) -> Operand:
+        em, tap = self.em, self._tap()
+        places, conditions = [], []
+        for axis, (at, extent) in enumerate(zip(self.n.coords(), self.convolution.x.shape[2:], strict=True)):
+            name = em.fresh("dhw"[axis - len(self.n.dims)])
+            em.add(f"const int {name} = {em.text(at)} + {tap}.{'yzw'[axis]};")
+            places.append(Coordinate(name))
+            conditions.append(f"{name} >= 0 && {name} < {em.signature.extent(extent)}")
+        lead = (self.b.coords()[0], self._of_group(self.k.coords()[1], self.depth))
+        return self.convolution.x, (*lead, *places), " && ".join(conditions)
+
+    def result(self) -> tuple[tuple[Coordinate, ...], str]:
+        (image, row, *spots), _ = super().result()
+        em, places, conditions = self.em, [], []
+        for axis, spot in enumerate(spots):
+            stride = self.convolution.stride[axis]
+            if stride.text == "1":
+                places.append(spot)
+                continue
+            name = em.fresh("o")
+            at = em.text(self.phase.coords()[axis])
+            em.add(f"const int {name} = {em.text(spot)} * {em.signature.extent(stride)} + {at};")
+            places.append(Coordinate(name))
+            conditions.append(f"{name} < {em.signature.extent(self.convolution.shape[2 + axis])}")
+        return (image, row, *places), " && ".join(conditions)
+
+
+def _rounded_up(extent: Dim, stride: Dim) -> Dim:
+    if stride.text == "1":
+        return extent
+    return Dim(f"ceil_div({extent.text}, {stride.text})", -(-extent.value // stride.value))
+
+
+def _is_arranged(anchor: Convolution) -> bool:
+    return isinstance(anchor.weight, View) and isinstance(anchor.weight.base, Pointwise)
+
+
+def arrange_weights(program: Program) -> None:
+    """Give transposed convolutions that are written as products copies of their weights, in the order of the terms.
+
+    With a stride the taps come outermost. Without one it becomes the plain convolution with the taps in reverse order.
+    """
+    replaced: dict[Value, Value] = {}
+    reached = in_order(program)
+    for value in reached:
+        if isinstance(value, Convolution) and value.transposed and _has_rows(value):
+            plain = _reversed(value)
+            if plain is not None:
+                replaced[value] = plain
+            else:
+                value.replace({value.weight: _taps_outermost(value)})
+    for user in reached:
+        user.replace(replaced)
+    program.outputs = tuple(replaced.get(value, value) for value in program.outputs)
+    program.ends = tuple(replaced.get(value, value) for value in program.ends)
+
+
+def _has_rows(anchor: Convolution) -> bool:
+    return anchor.groups == 1 or int(channels_of(anchor)[1].value) >= FEWEST_CHANNELS
+
+
+def _copied(weight: View, origin: str) -> Value:
+    return Pointwise(weight.shape, weight.dtype, "{0}", (weight,), origin=f"{origin}_weight")
+
+
+def _taps_outermost(anchor: Convolution) -> Value:
+    """The weights by way of a copy: (*window, channels, outputs of a group)."""
+    weight, rank = anchor.weight, len(anchor.stride)
+    index = (f"{{{rank}}}", f"{{{rank + 1}}}", *(f"{{{axis}}}" for axis in range(rank)))
+    shape = (*weight.shape[2:], *weight.shape[:2])
+    copy = _copied(View(shape, weight.dtype, weight, index, origin=anchor.origin), anchor.origin)
+    back = (*(f"{{{axis + 2}}}" for axis in range(rank)), "{0}", "{1}")
+    return View(weight.shape, weight.dtype, copy, back, origin=anchor.origin)
+
+
+def _reversed(anchor: Convolution) -> Convolution | None:
+    """A transposed convolution without stride as the plain one that it is; None where there is a stride."""
+    weight, window = anchor.weight, anchor.weight.shape[2:]
+    pads = []
+    for axis, (stride, pad, apart, taps) in enumerate(
+        zip(anchor.stride, anchor.padding, anchor.dilation, window, strict=True)
+    ):
+        reach = Dim(f"{apart.atom} * ({taps.text} - 1) - {pad.atom}", apart.value * (taps.value - 1) - pad.value)
+        reach = literal(reach.value) if all(dim.is_literal for dim in (pad, apart, taps)) else reach
+        within = output_dim(anchor.x.shape[2 + axis], taps, ONE, reach, apart).value == anchor.shape[2 + axis].value
+        # Without padding no place is tested: an output padding would read behind the end.
+        if stride.text != "1" or (reach.text == "0" and not within):
+            return None
+        pads.append(reach)
+    depth, height = channels_of(anchor)
+    rows = ("{1}", "{0}") if anchor.groups == 1 else ("({0} / {e1} * {e0} + {1})", "({0} % {e1})")
+    taps_back = (f"({{e{axis + 2}}} - 1 - {{{axis + 2}}})" for axis in range(len(window)))
+    shape = (anchor.shape[1], depth, *window)
+    view = View(shape, weight.dtype, weight, (*rows, *taps_back), (depth, height, *window), origin=anchor.origin)
+    return Convolution(
+        anchor.shape, anchor.dtype, anchor.x, _copied(view, anchor.origin), anchor.stride, tuple(pads), anchor.dilation,
+        anchor.groups, origin=anchor.origin,
+    )  # fmt: skip
