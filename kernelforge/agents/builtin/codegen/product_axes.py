@@ -205,7 +205,7 @@ class _PhaseAxes(_ConvolutionAxes):
                 )
             em.add(f"const int listed = {' * '.join(f'taps_{axis}' for axis in axes)};")
             em.add(f"const int terms = listed * {em.signature.extent(self.depth)};")
-            em.add(f"__shared__ int4 taps[{' * '.join(taps)}];  // each with its distances in the input")
+            em.add(f"__shared__ int4 tap_list[{' * '.join(taps)}];  // each with its distances in the input")
             with em.scope() as body:
                 rest = "e"
                 for axis in reversed(axes):
@@ -216,7 +216,7 @@ class _PhaseAxes(_ConvolutionAxes):
                 for axis in axes[1:]:
                     flat = f"({flat}) * {taps[axis]} + t{axis}"
                 far = [f"({starts[axis]} - t{axis} * {spread[axis]}) / {strides[axis]}" for axis in axes]
-                em.add(f"taps[e] = make_int4({', '.join([flat, *far, '0', '0'][:4])});")
+                em.add(f"tap_list[e] = make_int4({', '.join([flat, *far, '0', '0'][:4])});")
             em.lines += [
                 "for (int e = threadIdx.x; e < listed; e += blockDim.x) {", *(f"    {line}" for line in body), "}",
                 "__syncthreads();",
@@ -226,7 +226,7 @@ class _PhaseAxes(_ConvolutionAxes):
     def _tap(self) -> str:
         """Name of the entry in the list of taps that a term has; the last one behind the end."""
         name = self.em.fresh("at")
-        self.em.add(f"const int4 {name} = taps[min({self.em.text(self.k.coords()[0])}, listed - 1)];")
+        self.em.add(f"const int4 {name} = tap_list[min({self.em.text(self.k.coords()[0])}, listed - 1)];")
         return name
 
     def row_operand(self) -> Operand:

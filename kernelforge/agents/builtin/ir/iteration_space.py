@@ -19,7 +19,8 @@ _TO = {DType.FLOAT16: "__float2half({})", DType.BFLOAT16: "__float2bfloat16({})"
 
 _TAKEN = re.compile(
     r"[a-z]{1,2}\d*(?<!x)(?<!y)|(acc|max|min|sum|prod|argmax|argmin|row_)\w*|value|carry|result|shared|kept|start|before|step|"
-    r"batch|plane|line|column|tile\w*|exp|log|sqrt|rsqrt|tanh|erf|sin|cos|abs|pow|floor|ceil|load|store"
+    r"batch|phase\w*|tap_list|taps?_\d|apart_\d|listed|terms|plane|line|column|tile\w*|"
+    r"exp|log|sqrt|rsqrt|tanh|erf|sin|cos|abs|pow|floor|ceil|load|store"
 )
 """Names that a kernel's own variables or functions may have: a parameter of that name gets a suffix."""
 
