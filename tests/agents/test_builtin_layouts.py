@@ -10,6 +10,7 @@ from kernelforge.agents.builtin.design import Design
 from kernelforge.compile import Artifact, Compiler
 from kernelforge.evaluation.oracle.worker.reference import Reference
 from kernelforge.evaluation.oracle.worker.tracing import trace_source
+from kernelforge.hardware.specs import SPECS
 from tests.agents import agent_setup as workbench
 
 pytestmark = pytest.mark.slow
@@ -96,3 +97,61 @@ def test_a_reduction_with_few_columns_is_dealt_out_to_blocks(body: str, compiler
 @pytest.mark.parametrize(("body", "extents"), [("x.sum(1)", "64, 128, 8"), ("torch.softmax(x, 1)", "4, 32, 512")])
 def test_few_columns_to_a_row_and_short_ones_in_several_passes_stay_with_one_thread(body: str, extents: str) -> None:
     assert "column_reduce<T>" not in written(body, extents)[1].source
+
+
+IMAGES = """
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+B, C, D, E = {extents}
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.GroupNorm(8, C)
+        self.norm.weight, self.norm.bias = nn.Parameter(torch.randn(C)), nn.Parameter(torch.randn(C))
+    def forward(self, x):
+        return {body}
+def get_inputs():
+    return [{scale} * torch.randn(B, C, D, E) + {offset}]
+def get_init_inputs():
+    return []
+"""
+ROWS = ("warp-reduce", "stage", "vectorise")
+
+
+def of_images(
+    body: str, extents: str, moves: tuple[str, ...] = ROWS, scale: float = 1, offset: float = 0
+) -> tuple[str, Rendered]:
+    task = IMAGES.format(body=body, extents=extents, scale=scale, offset=offset)
+    small = trace_source(task, {"B": 3, "C": 16, "D": 20, "E": 12}, "small")
+    graph, attributes = trace_source(task, {}), {"norm.num_groups": 8}
+    return task, render(
+        graph, Design(("fuse", *moves)), attributes, small, shared_bytes=SPECS["h100"].shared_bytes_per_block
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "scale", "offset"),
+    [
+        ("F.silu(self.norm(x)) * 2", 1, 0),
+        ("self.norm(x)", 0.25, 100),
+        ("self.norm(x)", 0, 3),
+        ("F.instance_norm(x)", 1, 10),
+        ("(x - x.mean((2, 3), keepdim=True)) / x.std((2, 3), keepdim=True)", 1, 0),
+    ],
+)
+def test_a_norm_over_long_rows_is_one_kernel_that_reads_them_twice(
+    body: str, scale: float, offset: float, compiler: Compiler
+) -> None:
+    task, candidate = of_images(body, "32, 64, 512, 512", scale=scale, offset=offset)
+    assert len(candidate.kernels) == 1
+    assert candidate.source.count("for (int j = threadIdx.x * V;") == 3  # to shared memory, the sums, the results
+    for size in ((2, 8, 70, 181), (3, 16, 20, 12), (1, 8, 3, 5)):
+        reference = Reference(task, dict(zip("BCDE", size, strict=True)))
+        at = workbench.Bench(reference, reference.inputs(5))
+        resolved = workbench.resolve(candidate.plan, at)
+        built = workbench.build(compiler, candidate.source, resolved)
+        assert isinstance(built, Artifact), (built.errors, candidate.source)
+        expected = reference.model.double()(*(x.double() for x in at.inputs if isinstance(x, torch.Tensor)))
+        (got,) = workbench.run(built, resolved, at)
+        torch.testing.assert_close(got, expected.float(), rtol=1e-4, atol=1e-4)

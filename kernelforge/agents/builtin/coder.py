@@ -91,6 +91,7 @@ def write(brief: TaskContext, design: Design) -> Rendered:
         brief.small_graph,
         warpgroups=brief.spec.arch == "sm_90a",
         clusters=brief.spec.compute_capability >= (9, 0),
+        shared_bytes=brief.spec.shared_bytes_per_block,
     )
     for part, text, most in (("source", rendered.source, MAX_SOURCE_BYTES), ("plan", rendered.plan, MAX_PLAN_BYTES)):
         if len(text) > most:

@@ -281,7 +281,7 @@ class CppEmitter:
         pieces = _pieces(value.shape, coords)
         tail = pieces[-1] if pieces else None
         group = tail.group if tail is not None else None
-        row = self.cached_rows.get(holder) if group is not None and tail is not None and tail.complete else None
+        row = self.cached_rows.get(holder) if _is_row(pieces) else None
         movable = all(piece.coord.lives_everywhere for piece in pieces)
         if self.hoisted is None or self._guarded or tail is None or group is None or not group.vector or not movable:
             where = self._horner(pieces) if row is None or group is None else self._var(group)
@@ -351,6 +351,12 @@ class _Piece:
     group: LoopGroup | None
     extent: Dim
     complete: bool
+
+
+def _is_row(pieces: list[_Piece]) -> bool:
+    """Whether an element is of the row that a row kernel's threads share, at its place in it."""
+    rows = [piece.group.var for piece in pieces if piece.group is not None and piece.complete]
+    return len(rows) == len(pieces) and rows in (["j"], ["row", "j"])
 
 
 def _trim(coords: tuple[Coordinate, ...], value: Value) -> tuple[Coordinate, ...]:

@@ -39,6 +39,8 @@ class Options:
     """Whether the GPU multiplies by ``wgmma``: an option of the device, not of a move."""
     clusters: bool = False
     """Whether the GPU runs clusters of blocks: the same."""
+    shared_bytes: int = 48 * 1024
+    """Shared memory that the device gives a block."""
 
 
 @dataclass(frozen=True)

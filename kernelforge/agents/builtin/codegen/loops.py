@@ -29,6 +29,8 @@ def start_of(reduce: Reduce) -> str:
     dtype = reduce.arg.dtype
     if reduce.op in ("argmax", "argmin"):
         return f"Best{{-{INFINITY}, 2147483647}}"
+    if reduce.op == "spread":
+        return "Moments{0, 0, 0}"
     if reduce.op == "max":
         return f"-{INFINITY}" if dtype.is_floating else _LOWEST[dtype]
     if reduce.op == "min":
@@ -37,11 +39,15 @@ def start_of(reduce: Reduce) -> str:
 
 
 def type_of(reduce: Reduce) -> str:
+    if reduce.op == "spread":
+        return "Moments"
     return "Best" if reduce.op in ("argmax", "argmin") else compute_type(reduce.dtype)
 
 
 def combine_of(reduce: Reduce) -> str:
     """Name of the device function that combines two partial results."""
+    if reduce.op == "spread":
+        return "moments_of"
     return "best_of" if reduce.op in ("argmax", "argmin") else f"{reduce.op}_of"
 
 
@@ -53,6 +59,8 @@ def step_of(reduce: Reduce, into: str, element: str, at: str) -> str:
         return f"{into} *= {element};"
     if reduce.op in ("max", "min"):
         return f"{into} = {reduce.op}_of({into}, ({compute_type(reduce.dtype)})({element}));"
+    if reduce.op == "spread":
+        return f"take({into}, {element});"
     sign = "-" if reduce.op == "argmin" else ""
     return f"{into} = best_of({into}, Best{{{sign}{element}, {at}}});"
 
@@ -60,6 +68,8 @@ def step_of(reduce: Reduce, into: str, element: str, at: str) -> str:
 def result_of(reduce: Reduce, accumulator: str) -> str:
     if reduce.op in ("argmax", "argmin"):
         return f"(long long){accumulator}.at"
+    if reduce.op == "spread":
+        return f"{accumulator}.spread"
     return accumulator
 
 

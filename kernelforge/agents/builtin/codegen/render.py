@@ -20,7 +20,7 @@ from kernelforge.agents.builtin.codegen.elementwise import element_kernel
 from kernelforge.agents.builtin.codegen.kernel import KernelText, Options, cone, in_order, leaves, with_wide_indices
 from kernelforge.agents.builtin.codegen.product_axes import arrange_weights
 from kernelforge.agents.builtin.codegen.recurrence import recurrence_kernel
-from kernelforge.agents.builtin.codegen.rowwise import row_kernel
+from kernelforge.agents.builtin.codegen.rowwise import join_rows, keep_groups, row_kernel, spread_in_one_pass
 from kernelforge.agents.builtin.codegen.scan import scan_kernel
 from kernelforge.agents.builtin.codegen.tensor_cores import split_sums
 from kernelforge.agents.builtin.codegen.tiled import contraction_tile, transpose_tile
@@ -233,6 +233,7 @@ def render(
     *,
     warpgroups: bool = False,
     clusters: bool = False,
+    shared_bytes: int = Options.shared_bytes,
 ) -> Rendered:
     """Write a design of a reference.
 
@@ -241,12 +242,13 @@ def render(
         design: what to write.
         warpgroups: whether the GPU multiplies by ``wgmma``.
         clusters: whether it runs clusters of blocks.
+        shared_bytes: shared memory that the GPU gives a block.
 
     Raises:
         UnsupportedError: the reference uses an operator that the built-in Coder does not know.
     """
     program = lower(graph, attributes, small)
-    options = replace(design.options, warpgroups=warpgroups, clusters=clusters)
+    options = replace(design.options, warpgroups=warpgroups, clusters=clusters, shared_bytes=shared_bytes)
     if options.tile or options.tensor_cores:
         arrange_weights(program)
     if options.tensor_cores:
@@ -254,6 +256,10 @@ def render(
             fuse_attention(program)
         split_sums(program, options)
     if options.warp_reduce:
+        if design.fuse:
+            join_rows(program)
+            spread_in_one_pass(program)
+            keep_groups(program)
         split_columns(program, options)
     order = partition(program, options, fuse=design.fuse)
     needs = workspace_bytes(order, program.outputs)

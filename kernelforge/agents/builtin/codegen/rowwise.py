@@ -1,23 +1,182 @@
 """Row-wise kernels: reductions over adjacent axes, then the reduced values or a pass that uses them.
 
 One thread per row at first; a warp or a block per row (threads combine by shuffles) with ``warp_reduce``. A row that
-is read in several passes can stay in shared memory (``stage``).
+is read in several passes can stay in shared memory (``stage``). Reductions that need nothing of each other share a
+pass: the sum of a long row, and that of its squared distances from the mean.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 
 from kernelforge.agents.builtin.codegen.cpp_emitter import indent
-from kernelforge.agents.builtin.codegen.kernel import THREADS, KernelText, Options, cone, leaves, plan_int, same_shape
-from kernelforge.agents.builtin.codegen.loops import LoopEmitter, combine_of, result_of, start_of, step_of, type_of
+from kernelforge.agents.builtin.codegen.kernel import (
+    THREADS,
+    KernelText,
+    Options,
+    cone,
+    in_order,
+    leaves,
+    plan_int,
+    same_shape,
+)
+from kernelforge.agents.builtin.codegen.loops import (
+    LONGEST_RUN,
+    LoopEmitter,
+    combine_of,
+    result_of,
+    start_of,
+    step_of,
+    type_of,
+)
+from kernelforge.agents.builtin.codegen.tensor_cores import MULTIPROCESSORS
 from kernelforge.agents.builtin.ir.iteration_space import C_TYPES, ZERO, Coordinate, LoopGroup, to_storage
 from kernelforge.agents.builtin.ir.lowering import LONG
-from kernelforge.agents.builtin.ir.nodes import Dim, Reduce, Value, product
+from kernelforge.agents.builtin.ir.nodes import (
+    ONE,
+    Dim,
+    Extent,
+    Pointwise,
+    Program,
+    Reduce,
+    Reshape,
+    Scalar,
+    StoredTensor,
+    Value,
+    product,
+    unshaped,
+)
 from kernelforge.errors import UnsupportedError
 from kernelforge.records import DType
 
 WARP = 32
+LONG_ROW = 12 * 1024
+"""Elements of a row from which a block has all threads: the fewer rows are read at a time, the more the L2 holds."""
+MOST_THREADS = 1024
+STATIC_BYTES = 2 * 1024
+"""Shared memory for the warps' shares of a block's reductions."""
+_SHORT_BYTES = 48 * 1024
+
+
+def join_rows(program: Program) -> None:
+    """Reduce what lowering reduced row by row in one loop, where there are blocks enough with a thread for each of
+    its shorter runs."""
+    reached = in_order(program)
+    uses = Counter(operand for value in reached for operand in value.operands)
+    joined: dict[Value, Value] = {}
+    for value in reached:
+        if not isinstance(value, Reduce) or not isinstance(value.arg, Reduce):
+            continue
+        inner = value.arg
+        alike = (inner.op, inner.dtype, inner.parts, value.parts) == (value.op, value.dtype, None, None)
+        adjacent = inner.last == len(inner.shape) - 1 and value.last == inner.first - 1
+        rows = product(value.shape[: value.first]).value
+        length = product(inner.arg.shape[value.first :]).value
+        many = 2 * rows >= MULTIPROCESSORS and length <= MOST_THREADS * LONGEST_RUN
+        if alike and adjacent and many and uses[inner] == 1 and inner not in program.outputs:
+            joined[value] = Reduce(
+                value.shape, value.dtype, value.op, inner.arg, value.first, inner.last, origin=value.origin
+            )
+    _put(program, joined)
+
+
+def spread_in_one_pass(program: Program) -> None:
+    """Compute the squared distances of a long row from its mean in the pass that adds the row up."""
+    reached = in_order(program)
+    spreads: dict[Value, Value] = {}
+    for value in reached:
+        centred = _centred(value)
+        if isinstance(value, Reduce) and centred is not None and _is_long(value):
+            spreads[value] = Reduce(
+                value.shape, value.dtype, "spread", centred, value.first, value.last, origin=value.origin
+            )
+    _put(program, spreads)
+
+
+def _is_long(value: Reduce) -> bool:
+    to_end = value.last == len(value.shape) - 1
+    return to_end and product(value.arg.shape[value.first :]).value > LONG_ROW and value.dtype is not DType.FLOAT64
+
+
+def _centred(value: Value) -> Value | None:
+    """What a value is the sum of squared distances of, from the mean along the same axes."""
+    if not isinstance(value, Reduce) or value.op != "sum" or value.parts is not None:
+        return None
+    square = value.arg
+    if not isinstance(square, Pointwise):
+        return None
+    if square.template == "{0} * {0}":
+        apart = square.args[0]
+        if not isinstance(apart, Pointwise) or apart.template != "{0} - {1}":
+            return None
+    elif square.template == "({0} - {1}) * ({0} - {1})":
+        apart = square
+    else:
+        return None
+    x, mean = apart.args
+    if not isinstance(mean, Pointwise) or mean.template != "{0} / {1}":
+        return None
+    total, count = mean.args
+    if not isinstance(total, Reduce) or not isinstance(count, Extent) or total.op != "sum" or total.arg is not x:
+        return None
+    axes = product(x.shape[value.first : value.last + 1])
+    return x if (total.first, total.last, count.dim) == (value.first, value.last, axes) else None
+
+
+def keep_groups(program: Program) -> None:
+    """Compute arithmetic on a regrouped tensor before it is regrouped, so that it can join the rows' kernel.
+
+    A group norm splits the channels; its weights and what follows see them together.
+    """
+    kept: dict[Value, Value] = {}
+    for value in in_order(program):
+        value.replace(kept)
+        if not isinstance(value, Pointwise):
+            continue
+        shapes = [
+            arg.base.shape
+            for arg in value.args
+            if isinstance(arg, Reshape) and isinstance(arg.base, Pointwise) and same_shape(arg.shape, value.shape)
+        ]
+        args = _grouped(value.args, value.shape, shapes[0]) if shapes else None
+        if args is not None:
+            inner = Pointwise(shapes[0], value.dtype, value.template, args, origin=value.origin)
+            kept[value] = Reshape(value.shape, value.dtype, inner, origin=value.origin)
+    outputs = (kept.get(value, value) for value in program.outputs)
+    program.outputs = tuple(value.base if isinstance(value, Reshape) else value for value in outputs)
+    program.ends = tuple(kept.get(value, value) for value in program.ends)
+
+
+def _grouped(args: Sequence[Value], shape: tuple[Dim, ...], grouped: tuple[Dim, ...]) -> tuple[Value, ...] | None:
+    """Operands of a shape with one of its axes split as in ``grouped``; None where that takes more than views."""
+    more = len(grouped) - len(shape)
+    axis = next((axis for axis, (a, b) in enumerate(zip(shape, grouped, strict=False)) if a != b), len(shape))
+    if more < 1 or axis == len(shape) or shape[axis + 1 :] != grouped[axis + 1 + more :]:
+        return None
+    split = []
+    for arg in args:
+        at = axis - (len(shape) - len(arg.shape))
+        base = unshaped(arg)
+        if at < 0:
+            split.append(arg)
+            continue
+        if isinstance(base, Pointwise) and not same_shape(base.shape, grouped):
+            return None
+        if not isinstance(base, Pointwise | StoredTensor | Scalar):
+            return None
+        middle = (ONE,) * (1 + more) if arg.shape[at].value == 1 else grouped[axis : axis + 1 + more]
+        view = (*arg.shape[:at], *middle, *arg.shape[at + 1 :])
+        split.append(base if view == base.shape else Reshape(view, arg.dtype, base, origin=arg.origin))
+    return tuple(split)
+
+
+def _put(program: Program, others: dict[Value, Value]) -> None:
+    """Put other values in place of some."""
+    for user in (*in_order(program), *others.values()):
+        user.replace(others)
+    program.outputs = tuple(others.get(value, value) for value in program.outputs)
+    program.ends = tuple(others.get(value, value) for value in program.ends)
 
 
 class RowWriter:
@@ -35,17 +194,24 @@ class RowWriter:
             full[pattern.first : pattern.last + 1],
             full[pattern.last + 1 :],
         )
+        self.ones = 0
+        """Axes of extent 1 behind the row, which is no column then."""
+        if options.warp_reduce and all(dim == ONE for dim in self.inner):
+            self.ones = len(self.inner)
+            self.axis, self.inner = full[pattern.first :], ()
         self.parts = () if pattern.parts is None else (pattern.parts,)
         for reduce in self.reduces:
             if not same_shape(reduce.arg.shape, full) or (reduce.first, reduce.last) != (pattern.first, pattern.last):
                 raise UnsupportedError("the reductions walk different rows")
         self.maps = same_shape(root.shape, full) and product(self.axis).value != 1
         rows = product((*self.parts, *self.outer, *self.inner))
-        ranks = tuple(len(self.parts) + rank for rank in (len(full), len(self.outer) + len(self.inner)))
+        flat = len(self.outer) + len(self.inner) + self.ones
+        ranks = tuple(len(self.parts) + rank for rank in (len(full), flat))
         if not self.maps and (product(root.shape).value != rows.value or len(root.shape) not in ranks):
             raise UnsupportedError("the result is neither a row nor one value per row")
         self.shared_rows = options.warp_reduce and not self.inner
         self.vector = options.vectorise and self.shared_rows
+        self.shared_bytes = options.shared_bytes
         self.cached = self._repeated() if options.stage and self.shared_rows else []
         self.rows = rows
         self.o = LoopGroup("o" if self.inner else "row", self.outer)
@@ -54,16 +220,36 @@ class RowWriter:
         self.extent = self.em.signature.extent(product(self.axis))
 
     def _repeated(self) -> list[Value]:
-        """Stored values of the row's own shape that more than one pass reads."""
-        passes = [reduce.arg for reduce in self.reduces] + ([self.root] if self.maps else [])
+        """Tensors with as many elements as the rows have, in their order, that more than one pass reads."""
+        passes = [[reduce.arg for reduce in together] for together in self._passes_of()]
         bound = self.stored | set(self.reduces)
         seen: dict[Value, int] = {}
-        for end in passes:
-            direct = [end] if end in self.stored or not end.operands else leaves(end, frozenset(bound))
-            for leaf in direct:
-                if same_shape(leaf.shape, self.full) and leaf.dtype is DType.FLOAT32 and not isinstance(leaf, Reduce):
-                    seen[leaf] = seen.get(leaf, 0) + 1
+        for ends in [*passes, *([[self.root]] if self.maps else [])]:
+            for leaf in dict.fromkeys(leaf for end in ends for leaf in self._rows_read(end, frozenset(bound))):
+                seen[leaf] = seen.get(leaf, 0) + 1
         return [leaf for leaf, count in seen.items() if count > 1]
+
+    def _rows_read(self, end: Value, bound: frozenset[Value]) -> list[Value]:
+        """The float32 tensors in memory whose rows computing ``end`` reads."""
+        if end in self.stored or not end.operands:
+            read = [(end, end.shape)]
+        else:
+            values = cone(end, bound)
+            read = [(leaf, leaf.shape) for leaf in leaves(end, bound)]
+            read += [(value.base, value.shape) for value in values if isinstance(value, Reshape)]
+        rows = [leaf for leaf, shape in read if same_shape(shape, self.full) and leaf.dtype is DType.FLOAT32]
+        return [leaf for leaf in rows if leaf in self.stored or isinstance(leaf, StoredTensor)]
+
+    def _passes_of(self) -> list[list[Reduce]]:
+        """The reductions, together where none needs another's result."""
+        passes: list[list[Reduce]] = []
+        for reduce in self.reduces:
+            needed = set(cone(reduce.arg, self.stored))
+            if passes and self.shared_rows and not needed & set(passes[-1]):
+                passes[-1].append(reduce)
+            else:
+                passes.append([reduce])
+        return passes
 
     def write(self) -> KernelText:
         em = self.em
@@ -74,12 +260,13 @@ class RowWriter:
             self._stage()
             coords = (*self.o.coords(), *self.j.coords(), *self.i.coords())
             kept = (*self.o.coords(), *(ZERO for _ in self.axis), *self.i.coords())
-            for reduce in self.reduces:
-                self._reduce(reduce, coords, kept)
+            for together in self._passes_of():
+                self._reduce_all(together, coords, kept)
             if self.maps:
                 self._map(coords)
             else:
-                at = kept if len(self.root.shape) == len(self.full) else (*self.o.coords(), *self.i.coords())
+                flat = (*self.o.coords(), *(ZERO,) * self.ones, *self.i.coords())
+                at = kept if len(self.root.shape) == len(self.full) else flat
                 text = f"out[row] = {to_storage(em.read(self.root, at), self.root.dtype)};"
                 em.add(f"if (threadIdx.x == 0) {text}" if self.shared_rows else text)
         return self._kernel(core)
@@ -104,22 +291,32 @@ class RowWriter:
             head = f"for (int j = 0; j < {self.extent}; ++j) {{"
         em.lines += [head, *indent(body), "}"]
 
-    def _reduce(self, reduce: Reduce, coords: tuple[Coordinate, ...], kept: tuple[Coordinate, ...]) -> None:
+    def _reduce_all(self, reduces: list[Reduce], coords: tuple[Coordinate, ...], kept: tuple[Coordinate, ...]) -> None:
+        """One pass for several reductions: by one thread only one."""
         em = self.em
-        total = em.fresh(reduce.op)
-        em.add(f"{type_of(reduce)} {total} = {start_of(reduce)};")
+        totals = [em.fresh(reduce.op) for reduce in reduces]
+        for reduce, total in zip(reduces, totals, strict=True):
+            em.add(f"{type_of(reduce)} {total} = {start_of(reduce)};")
         at = "j + k" if self.vector else "j"
 
-        def take(into: str) -> None:
+        def take(reduce: Reduce, into: str) -> None:
             em.add(step_of(reduce, into, em.read(reduce.arg, coords), at))
 
+        def take_all() -> None:
+            for reduce, total in zip(reduces, totals, strict=True):
+                take(reduce, total)
+
         if not self.shared_rows:
-            em.over(self.j, total, "", take, summed=type_of(reduce) if reduce.op == "sum" else None)
+            ((reduce, total),) = zip(reduces, totals, strict=True)
+            summed = type_of(reduce) if reduce.op == "sum" else None
+            em.over(self.j, total, "", lambda into: take(reduce, into), summed=summed)
         else:
-            self._passes(lambda: take(total))
-            combine = f"[](auto a, auto b) {{ return {combine_of(reduce)}(a, b); }}"
-            em.add(f"{total} = row_reduce<T>({total}, {combine});")
-        em.bound[reduce] = (result_of(reduce, total), kept)
+            self._passes(take_all)
+        for reduce, total in zip(reduces, totals, strict=True):
+            if self.shared_rows:
+                combine = f"[](auto a, auto b) {{ return {combine_of(reduce)}(a, b); }}"
+                em.add(f"{total} = row_reduce<T>({total}, {combine});")
+            em.bound[reduce] = (result_of(reduce, total), kept)
 
     def _map(self, coords: tuple[Coordinate, ...]) -> None:
         em = self.em
@@ -168,23 +365,28 @@ class RowWriter:
             )
         t, v, s = f"{name}_t", f"{name}_v", f"{name}_s"
         template = [("T", t), *([("V", v)] if self.vector else []), *([("STAGE", s)] if self.cached else [])]
-        setup = [f"{t} = 32 if {length.text} <= 256 or ({length.text} <= 1024 and {count} >= 1024) else 256"]
+        long = length.value > LONG_ROW
+        many = f"{MOST_THREADS} if {length.text} > {LONG_ROW} else 256" if long else "256"
+        setup = [f"{t} = 32 if {length.text} <= 256 or ({length.text} <= 1024 and {count} >= 1024) else {many}"]
+        together = f"max(1, 256 // {t})" if long else f"256 // {t}"
         if self.vector:
             setup.append(f"{v} = 4 if {divides(length, list(em.divisors))} else 1")
         smem = None
         if self.cached:
-            need = f"256 // {t} * {len(self.cached)} * {plan_int(length)} * 4"
-            setup += [f"{name}_bytes = {need}", f"{s} = 1 if {name}_bytes <= 49152 else 0"]
+            need = f"{together} * {len(self.cached)} * {plan_int(length)} * 4"
+            most = self.shared_bytes - STATIC_BYTES if long else _SHORT_BYTES
+            setup += [f"{name}_bytes = {need}", f"{s} = 1 if {name}_bytes <= {most} else 0"]
             smem = f"{name}_bytes * {s}"
+        bounds = "__launch_bounds__(T < 256 ? 256 : T) " if long else ""
         source = [
             f"template <{', '.join(f'int {word}' for word, _ in template)}> "
-            f"__global__ void {name}({em.signature.parameters(self.root)}) {{",
+            f"__global__ void {bounds}{name}({em.signature.parameters(self.root)}) {{",
             *(["    extern __shared__ __align__(16) float shared[];"] if self.cached else []),
             "    const int row = blockIdx.x * blockDim.y + threadIdx.y;  // T threads, whole warps, share a row",
             f"    if (row >= {rows}) return;", *indent(core), "}",
         ]  # fmt: skip
         return KernelText(
-            name, "\n".join(source), em.signature, self.root, f"ceil_div({count}, 256 // {t})", f"({t}, 256 // {t})",
+            name, "\n".join(source), em.signature, self.root, f"ceil_div({count}, {together})", f"({t}, {together})",
             smem, tuple(setup), tuple(word for _, word in template),
         )  # fmt: skip
 

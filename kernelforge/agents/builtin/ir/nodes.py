@@ -303,7 +303,8 @@ class Gather(Value):
 
 @dataclass(eq=False)
 class Reduce(Value):
-    """``op`` (``sum prod max min argmax argmin``) over axes ``first..last`` of ``arg``, which stay as extents of 1.
+    """``op`` (``sum prod max min argmax argmin spread``) over axes ``first..last`` of ``arg``, which stay as extents of
+    1. ``spread`` is the sum of squared distances from the mean.
 
     With ``parts`` the elements are dealt out to as many results, along a leading axis.
     """
