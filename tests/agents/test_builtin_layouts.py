@@ -152,6 +152,6 @@ def test_a_norm_over_long_rows_is_one_kernel_that_reads_them_twice(
         resolved = workbench.resolve(candidate.plan, at)
         built = workbench.build(compiler, candidate.source, resolved)
         assert isinstance(built, Artifact), (built.errors, candidate.source)
-        expected = reference.model.double()(*(x.double() for x in at.inputs if isinstance(x, torch.Tensor)))
         (got,) = workbench.run(built, resolved, at)
+        expected = reference.model.double()(*(x.double() for x in at.inputs if isinstance(x, torch.Tensor)))
         torch.testing.assert_close(got, expected.float(), rtol=1e-4, atol=1e-4)

@@ -1,8 +1,8 @@
 """Row-wise kernels: reductions over adjacent axes, then the reduced values or a pass that uses them.
 
 One thread per row at first; a warp or a block per row (threads combine by shuffles) with ``warp_reduce``. A row that
-is read in several passes can stay in shared memory (``stage``). Reductions that need nothing of each other share a
-pass: the sum of a long row, and that of its squared distances from the mean.
+is read in several passes can stay in shared memory (``stage``). Reductions whose operands do not depend on
+each other share a pass: the sum of a long row, and that of its squared distances from the mean.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _is_long(value: Reduce) -> bool:
 
 
 def _centred(value: Value) -> Value | None:
-    """What a value is the sum of squared distances of, from the mean along the same axes."""
+    """Operand of a sum of squared distances from the mean along the same axes; None where a value is another."""
     if not isinstance(value, Reduce) or value.op != "sum" or value.parts is not None:
         return None
     square = value.arg
