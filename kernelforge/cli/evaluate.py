@@ -93,6 +93,8 @@ def evaluate(
             raise UsageError(f"{option} is not for lane c: a C function has no choices and runs on this machine's CPU")
         result = _evaluate_c(text, task, seed, allow_unconfined, timed=timed)
         _show(result, as_json=as_json)
+        if timed and result.evaluation.outcome.startswith("OK") and result.evaluation.performance is None:
+            warn("not timed, for the full size was not compared")
         raise typer.Exit(0 if result.evaluation.outcome == "OK" else 1)
     if timed:
         raise UsageError("--time is for lane c: a GPU times every right candidate, an emulated device models the time")

@@ -124,4 +124,7 @@ def translate(
                             append_row(row, output)
         except BudgetExhausted as error:
             warn(f"stopped: {error}")
+    right = [item for item in made if item.evaluation.verdict is Verdict.OK]
+    if timed and (untimed := sorted({item.task for item in right if item.evaluation.performance is None})):
+        warn(f"not timed, for the full size was not compared: {', '.join(untimed)}")
     print_view(scores(made, tasks), translation_lines, as_json=as_json)

@@ -65,6 +65,9 @@ class _Function(IntEnum):
     HOST_ADDRESS = 5
 
 
+_TO_HOST, _FROM_HOST = 1 << 8, 1 << 9
+"""Sides of a copy, added to its function."""
+
 # Kinds of objects, as gcc writes them into a construct's array (gomp-constants.h of GCC 12).
 _TO, _FROM, _ALWAYS, _FORCE = 0x01, 0x02, 0x10, 0x80
 _POINTER, _DESCRIPTOR, _FORCE_PRESENT, _DELETE = 0x04, 0x05, 0x06, 0x07
@@ -473,7 +476,7 @@ class OffloadRuntime:
         return result
 
     def _answer(self, function: int, first: int, second: int, size: int) -> int:
-        match function:
+        match function & 0xFF:
             case _Function.ALLOCATE:
                 memory = self._allocate(size)
                 self._own[memory.address] = memory
@@ -482,6 +485,9 @@ class OffloadRuntime:
                 if self._own.pop(first, None) is None:
                     self._fail("memory is freed that is no memory of the device")
             case _Function.COPY:
+                for address, host in ((first, function & _TO_HOST), (second, function & _FROM_HOST)):
+                    if self._is_of_device(address) == bool(host):
+                        self._fail("a copy is given memory of the other side than its function or device number says")
                 ctypes.memmove(first, ctypes.string_at(second, size), size)
             case _Function.PRESENT:
                 return int(self._find(first, size) is not None)
@@ -494,12 +500,15 @@ class OffloadRuntime:
                         return item.host + first - item.memory.address
         return 0
 
+    def _is_of_device(self, address: int) -> bool:
+        return any(item.address <= address < item.address + item.size for item in self._memories())
+
     def _fault(self, address: int) -> int:
         """Say what an access outside was, where this runtime knows; does not return then."""
         of_host = 0 <= address - self._heap.start < self._heap.used or any(
             item.address <= address < item.address + item.size for item in self._arguments
         )
-        of_device = any(item.address <= address < item.address + item.size for item in self._memories())
+        of_device = self._is_of_device(address)
         if self._in_region and of_host:
             self._fail("a region uses memory of the host: no clause maps what it reads or writes there")
         if self._in_region:

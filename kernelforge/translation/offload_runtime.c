@@ -15,6 +15,7 @@
 
 enum offload_operation { REGION, HOST_REGION, DATA, END_DATA, UPDATE, ENTER, EXIT };
 enum offload_function { ALLOCATE, RELEASE, COPY, PRESENT, DEVICE_ADDRESS, HOST_ADDRESS };
+enum offload_sides { TO_HOST = 1 << 8, FROM_HOST = 1 << 9 }; // of a copy
 
 struct offload_hooks {
     // A construct: `region` is called with one address for each of the `count` objects.
@@ -125,6 +126,8 @@ LOCAL int omp_get_num_devices(void) { return 1; }
 LOCAL int omp_get_num_devices_(void) { return 1; }
 LOCAL int omp_get_initial_device(void) { return 1; }
 LOCAL int omp_get_initial_device_(void) { return 1; }
+LOCAL int omp_is_initial_device(void) { return !offload_heap.running; }
+LOCAL int omp_is_initial_device_(void) { return !offload_heap.running; }
 LOCAL void *omp_target_alloc(size_t bytes, int device) {
     return on_host(device) ? malloc(bytes) : (void *)call(ALLOCATE, NULL, NULL, bytes);
 }
@@ -134,7 +137,8 @@ LOCAL void omp_target_free(void *address, int device) {
 }
 LOCAL int omp_target_memcpy(void *to, const void *from, size_t bytes, size_t to_offset, size_t from_offset,
                             int to_device, int from_device) {
-    call(COPY, (char *)to + to_offset, (const char *)from + from_offset, bytes);
+    int sides = (on_host(to_device) ? TO_HOST : 0) | (on_host(from_device) ? FROM_HOST : 0);
+    call(COPY | sides, (char *)to + to_offset, (const char *)from + from_offset, bytes);
     return 0;
 }
 LOCAL int omp_target_is_present(const void *host, int device) {
@@ -145,8 +149,8 @@ LOCAL void *acc_malloc(size_t bytes) { return (void *)call(ALLOCATE, NULL, NULL,
 LOCAL void acc_free(void *address) {
     if (address) call(RELEASE, address, NULL, 0);
 }
-LOCAL void acc_memcpy_to_device(void *to, void *from, size_t bytes) { call(COPY, to, from, bytes); }
-LOCAL void acc_memcpy_from_device(void *to, void *from, size_t bytes) { call(COPY, to, from, bytes); }
+LOCAL void acc_memcpy_to_device(void *to, void *from, size_t bytes) { call(COPY | FROM_HOST, to, from, bytes); }
+LOCAL void acc_memcpy_from_device(void *to, void *from, size_t bytes) { call(COPY | TO_HOST, to, from, bytes); }
 LOCAL int acc_is_present(void *host, size_t bytes) { return (int)call(PRESENT, host, NULL, bytes); }
 LOCAL void *acc_deviceptr(void *host) { return (void *)call(DEVICE_ADDRESS, host, NULL, 0); }
 LOCAL void *acc_hostptr(void *device) { return (void *)call(HOST_ADDRESS, device, NULL, 0); }

@@ -51,6 +51,25 @@ def test_a_write_to_an_input_by_its_copy_ends_the_call(c_evaluator: CEvaluator, 
     assert verdict_of(c_evaluator, f"{HEAD}{{ {change}{body}", "openmp")[0] is Verdict.CRASH
 
 
+def test_a_region_runs_on_a_device_and_copies_name_their_sides(c_evaluator: CEvaluator, heat_step: Task) -> None:
+    body = heat_step.c_source.partition(HEAD)[2].partition("{")[2]
+    change = """
+        float *copy = (float *)omp_target_alloc(4, 0), value = 2.0f;
+        int inside = 0;
+        omp_target_memcpy(copy, &value, 4, 0, 0, 0, omp_get_initial_device());
+        #pragma omp target map(from: inside)
+        inside = !omp_is_initial_device();
+        omp_target_free(copy, 0);
+        if (!inside || !omp_is_initial_device()) abort();
+    """
+    right = f"#include <omp.h>\n#include <stdlib.h>\n{HEAD}{{ {change}{body}"
+    assert verdict_of(c_evaluator, right, "openmp") == (Verdict.OK, "")
+    swapped = right.replace("0, omp_get_initial_device()", "omp_get_initial_device(), 0")
+    verdict, reason = verdict_of(c_evaluator, swapped, "openmp")
+    assert verdict is Verdict.CRASH
+    assert "memory of the other side" in reason
+
+
 def test_the_runtime_opens_no_door(
     c_evaluator: CEvaluator, heat_step: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
