@@ -325,6 +325,48 @@ def test_convolutions_in_phases_and_groups_are_products(
     run_and_compare(item, workbench.Bench(reference, reference.inputs(5)), compiler)
 
 
+@pytest.mark.parametrize("name", ["level1/conv2d_grouped", "level1/conv_transpose2d_grouped"])
+def test_the_number_of_groups_may_differ_by_size(name: str) -> None:
+    small = trace_source(workbench.task_of(name).source, workbench.task_of(name).size("small").constants)
+    item = render(workbench.graph_of(name), Design(("fuse", "tensor-cores")), workbench.varying(name), small)
+    assert "TensorTiles" in item.source
+
+
+def test_every_tap_of_a_window_of_one_column_has_its_own_weights(compiler: Compiler) -> None:
+    task = _task(("self.m(x)", IMAGES, "self.m = nn.ConvTranspose2d(K, D, (3, 1), (2, 1))"))
+    item = render(trace_source(task, {"N": 16, "D": 32, "K": 24}), Design(("fuse", "tensor-cores")))
+    assert "tap_list" in item.source
+    reference = Reference(task, SMALLER)
+    run_and_compare(item, workbench.Bench(reference, reference.inputs(5)), compiler)
+
+
+def test_phases_of_results_that_32_bits_do_not_count_are_right(compiler: Compiler) -> None:
+    task = _task(("self.m(x)", IMAGES, "self.m = nn.ConvTranspose2d(K, D, 3, 2)"))
+    item = render(trace_source(task, {"N": 5000, "D": 32, "K": 24}), Design(("fuse", "tensor-cores")))
+    assert "const long long taps_0" in item.source
+    reference = Reference(task, SMALLER)
+    run_and_compare(item, workbench.Bench(reference, reference.inputs(5)), compiler)
+
+
+def test_both_of_two_transposed_convolutions_are_products() -> None:
+    layers = "nn.ConvTranspose2d(K, D, 3, bias=False), nn.ConvTranspose2d(D, K, 5, bias=False)"
+    task = _task(("self.m(x)", IMAGES, f"self.m = nn.Sequential({layers})"))
+    item = render(trace_source(task, {"N": 16, "D": 32, "K": 24}), Design(("fuse", "tensor-cores")))
+    products = [kernel for kernel in item.source.split("__global__")[1:] if "Tiles::run<" in kernel]
+    assert len(products) == 2
+
+
+def test_weights_are_copied_for_products_alone() -> None:
+    task = _task(("self.m(x)", "torch.randn(2, K, N)", "self.m = nn.ConvTranspose1d(K, D, 1500, 2)"))
+    graph = trace_source(task, {"N": 16, "D": 32, "K": 24})
+    assert len(render(graph, Design(("tensor-cores",))).kernels) == len(render(graph, Design()).kernels)
+
+
+def test_rows_that_are_read_backwards_are_not_staged() -> None:
+    graph = trace_source(_task(("F.softmax(x.flip(-1), -1)", MATRIX)), {"N": 4096, "D": 4096})
+    assert "STAGE" not in render(graph, Design(("warp-reduce", "fuse", "stage"))).source
+
+
 WARPGROUPS = {
     "product": ("torch.relu(x @ y) + z", *["torch.randn(N, N).half()"] * 2, "torch.randn(N).half()"),
     "transposed": ("x.t() @ y.t() / 2", "torch.randn(D, N).bfloat16()", "torch.randn(N, D).bfloat16()"),

@@ -8,9 +8,18 @@ from __future__ import annotations
 
 from kernelforge.agents.builtin.codegen.cpp_emitter import indent
 from kernelforge.agents.builtin.codegen.elementwise import element_statements
-from kernelforge.agents.builtin.codegen.kernel import KernelText, adjacent, cone, in_order, plan_int, same_shape
+from kernelforge.agents.builtin.codegen.kernel import (
+    MULTIPROCESSORS,
+    KernelText,
+    adjacent,
+    cone,
+    in_order,
+    plan_int,
+    put,
+    same_shape,
+)
 from kernelforge.agents.builtin.codegen.loops import LoopEmitter
-from kernelforge.agents.builtin.codegen.tensor_cores import MULTIPROCESSORS, plan_width
+from kernelforge.agents.builtin.codegen.tensor_cores import plan_width
 from kernelforge.agents.builtin.ir.iteration_space import LoopGroup
 from kernelforge.agents.builtin.ir.nodes import (
     Attention,
@@ -35,8 +44,7 @@ LONGEST_ROW = 128
 def fuse_attention(program: Program) -> None:
     """Put one value in place of each softmax of products that is multiplied by a matrix."""
     replaced: dict[Value, Value] = {}
-    reached = in_order(program)
-    for value in reached:
+    for value in in_order(program):
         if isinstance(value, Contraction) and value.dtype is DType.FLOAT32:
             scores = _softmax_of(value.a)
             dot = _product_in(scores) if scores is not None else None
@@ -48,10 +56,7 @@ def fuse_attention(program: Program) -> None:
                 replaced[value] = Attention(
                     value.shape, value.dtype, dot.a, dot.b, value.b, scores, dot, origin=value.origin
                 )
-    for user in (*reached, *replaced.values()):
-        user.replace(replaced)
-    program.outputs = tuple(replaced.get(value, value) for value in program.outputs)
-    program.ends = tuple(replaced.get(value, value) for value in program.ends)
+    put(program, replaced)
 
 
 def _softmax_of(value: Value) -> Value | None:

@@ -10,10 +10,16 @@ from collections.abc import Callable
 
 from kernelforge.agents.builtin.codegen.cpp_emitter import indent
 from kernelforge.agents.builtin.codegen.elementwise import element_statements
-from kernelforge.agents.builtin.codegen.kernel import KernelText, Options, in_order, plan_int
+from kernelforge.agents.builtin.codegen.kernel import (
+    DEFAULT_SHARED_BYTES,
+    MULTIPROCESSORS,
+    KernelText,
+    Options,
+    in_order,
+    plan_int,
+)
 from kernelforge.agents.builtin.codegen.loops import LONGEST_RUN, combine_of, result_of, start_of, step_of, type_of
 from kernelforge.agents.builtin.codegen.rowwise import RowWriter, divides
-from kernelforge.agents.builtin.codegen.tensor_cores import MULTIPROCESSORS
 from kernelforge.agents.builtin.ir.iteration_space import C_TYPES, ZERO, Coordinate, LoopGroup, to_storage
 from kernelforge.agents.builtin.ir.nodes import ONE, Dim, Program, Reduce, Value, View, product
 from kernelforge.errors import UnsupportedError
@@ -30,7 +36,6 @@ SHORT_COLUMN = 4 * MOST_THREADS
 """Below it, threads that walk a column alone are as fast in several passes: 32 elements take 1.5 % longer by blocks."""
 LEAST_PART = 256
 """Elements of a column that one block takes: 16 for each thread."""
-_SHARED_BYTES = 48 * 1024
 
 
 def column_kernel(name: str, root: Value, stored: frozenset[Value], options: Options) -> KernelText:
@@ -99,7 +104,7 @@ class _ColumnWriter(RowWriter):
         )
         sizes = [8 if type_of(reduce) in ("Best", "double", "long long") else 4 for reduce in self.reduces]
         threads = MOST_THREADS_AGAIN if self.again else MOST_THREADS
-        if threads * LANES * (4 if self.vector else 1) * sum(sizes) > _SHARED_BYTES:
+        if threads * LANES * (4 if self.vector else 1) * sum(sizes) > DEFAULT_SHARED_BYTES:
             raise UnsupportedError("the results of a block's threads do not fit shared memory")
         self.i = LoopGroup("in", self.inner, vector=self.vector)
         self.lane, self.width = ("[k]", "V") if self.vector else ("[0]", "1")

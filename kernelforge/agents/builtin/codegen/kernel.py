@@ -21,6 +21,10 @@ from kernelforge.agents.builtin.ir.nodes import (
 )
 
 THREADS = 256
+MULTIPROCESSORS = 132
+"""Blocks from which a large GPU is busy: the multiprocessors of an H100."""
+DEFAULT_SHARED_BYTES = 48 * 1024
+"""Shared memory of a block that does not ask for more."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +43,7 @@ class Options:
     """Whether the GPU multiplies by ``wgmma``: an option of the device, not of a move."""
     clusters: bool = False
     """Whether the GPU runs clusters of blocks: the same."""
-    shared_bytes: int = 48 * 1024
+    shared_bytes: int = DEFAULT_SHARED_BYTES
     """Shared memory that the device gives a block."""
 
 
@@ -154,6 +158,14 @@ def in_order(program: Program) -> list[Value]:
     for output in program.outputs:
         order.update(dict.fromkeys(cone(output, frozenset(order))))
     return list(order)
+
+
+def put(program: Program, others: dict[Value, Value]) -> None:
+    """Put other values in place of some, also where others are computed from them."""
+    for user in (*in_order(program), *others.values()):
+        user.replace(others)
+    program.outputs = tuple(others.get(value, value) for value in program.outputs)
+    program.ends = tuple(others.get(value, value) for value in program.ends)
 
 
 def leaves(root: Value, stored: frozenset[Value]) -> list[Value]:

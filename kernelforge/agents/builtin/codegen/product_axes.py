@@ -7,7 +7,9 @@ same remainders by the strides: they take the same taps, and their inputs are as
 
 from __future__ import annotations
 
-from kernelforge.agents.builtin.codegen.kernel import in_order, plan_int
+from abc import ABC, abstractmethod
+
+from kernelforge.agents.builtin.codegen.kernel import in_order, plan_int, put
 from kernelforge.agents.builtin.codegen.loops import LoopEmitter, channels_of, output_dim
 from kernelforge.agents.builtin.ir.iteration_space import ZERO, Coordinate, LoopGroup
 from kernelforge.agents.builtin.ir.nodes import (
@@ -35,11 +37,11 @@ Operand = tuple[Value, tuple[Coordinate, ...], str]
 """What is read, where, and the condition under which that is inside; empty where it always is."""
 
 
-class ProductAxes:
+class ProductAxes(ABC):
     """A matrix product: a LoopGroup for its batch, rows, columns and terms, and where these are in the operands."""
 
-    def __init__(self, em: LoopEmitter, anchor: Value, b: LoopGroup, m: LoopGroup, n: LoopGroup, k: LoopGroup) -> None:
-        self.em, self.anchor = em, anchor
+    def __init__(self, em: LoopEmitter, b: LoopGroup, m: LoopGroup, n: LoopGroup, k: LoopGroup) -> None:
+        self.em = em
         self.b, self.m, self.n, self.k = b, m, n, k
         self.phases: tuple[Dim, ...] = ()
         """Of a transposed convolution, by axis: each is a product with the same extents."""
@@ -54,12 +56,12 @@ class ProductAxes:
             vector: whether a thread has adjacent columns, where these are adjacent in the result.
 
         Raises:
-            UnsupportedError: a convolution that is better not written as products.
+            UnsupportedError: what is better not written as products.
         """
+        if reason := _reason_against(anchor):
+            raise UnsupportedError(reason)
         if isinstance(anchor, Contraction):
             return _MatrixAxes(em, anchor, vector)
-        if anchor.groups > 1 and int(channels_of(anchor)[1].value) < FEWEST_CHANNELS:
-            raise UnsupportedError("tiles would have few rows for each group of channels")
         return (_PhaseAxes if anchor.transposed else _ConvolutionAxes)(em, anchor, vector)
 
     @property
@@ -81,13 +83,13 @@ class ProductAxes:
         """Statements of a block before it reads its operands."""
         return []
 
+    @abstractmethod
     def row_operand(self) -> Operand:
         """Element (m, k) of the left operand; may add statements."""
-        raise NotImplementedError
 
+    @abstractmethod
     def column_operand(self) -> Operand:
         """Element (k, n) of the right operand; may add statements."""
-        raise NotImplementedError
 
     def result(self) -> tuple[tuple[Coordinate, ...], str]:
         """Coordinates of result (m, n), and the condition under which it is one; may add statements."""
@@ -99,7 +101,6 @@ class _MatrixAxes(ProductAxes):
         split = len(anchor.shape) - 2
         super().__init__(
             em,
-            anchor,
             LoopGroup("batch", anchor.shape[:split]),
             LoopGroup("m", anchor.shape[split : split + 1]),
             LoopGroup("n", anchor.shape[split + 1 :], vector=vector),
@@ -126,10 +127,8 @@ class _ConvolutionAxes(ProductAxes):
         if anchor.groups > 1:
             of_x = anchor.x.shape[1]
             batch = (*batch, Dim(f"{of_x.atom} // {self.depth.atom}", anchor.groups))
-        if product(batch).value > _MOST_BATCHES:
-            raise UnsupportedError("a grid has no place for so many images and groups")
         m = self.height if anchor.groups > 1 else anchor.shape[1]
-        super().__init__(em, anchor, LoopGroup("batch", batch), LoopGroup("m", (m,)), *self._inner(vector))
+        super().__init__(em, LoopGroup("batch", batch), LoopGroup("m", (m,)), *self._inner(vector))
 
     def _inner(self, vector: bool) -> tuple[LoopGroup, LoopGroup]:
         """Columns and terms."""
@@ -169,8 +168,6 @@ class _PhaseAxes(_ConvolutionAxes):
     def __init__(self, em: LoopEmitter, anchor: Convolution, vector: bool) -> None:
         if not _is_arranged(anchor):
             raise UnsupportedError("the weights' taps are innermost")
-        if product(anchor.weight.shape[2:]).value > MOST_TAPS:
-            raise UnsupportedError("a block would list too many taps")
         super().__init__(em, anchor, vector)
         self.phases = anchor.stride
         self.phase = LoopGroup("phase", anchor.stride)
@@ -201,7 +198,8 @@ class _PhaseAxes(_ConvolutionAxes):
                     f"const int tap_{axis} = first_tap({starts[axis]}, {strides[axis]}, {spread[axis]}, apart_{axis});"
                 )
                 em.add(
-                    f"const int taps_{axis} = max(0, ({taps[axis]} - tap_{axis} + apart_{axis} - 1) / apart_{axis});"
+                    f"const int taps_{axis} = tap_{axis} < {taps[axis]} "
+                    f"? ({taps[axis]} - tap_{axis} + apart_{axis} - 1) / apart_{axis} : 0;"
                 )
             em.add(f"const int listed = {' * '.join(f'taps_{axis}' for axis in axes)};")
             em.add(f"const int terms = listed * {em.signature.extent(self.depth)};")
@@ -212,15 +210,11 @@ class _PhaseAxes(_ConvolutionAxes):
                     step = f"{rest} % taps_{axis}" if axis else rest
                     em.add(f"const int t{axis} = tap_{axis} + {step} * apart_{axis};")
                     rest = f"{rest} / taps_{axis}"
-                flat = "t0"
-                for axis in axes[1:]:
-                    flat = f"({flat}) * {taps[axis]} + t{axis}"
+                flat = em.offset(window, tuple(Coordinate(f"t{axis}") for axis in axes))
                 far = [f"({starts[axis]} - t{axis} * {spread[axis]}) / {strides[axis]}" for axis in axes]
                 em.add(f"tap_list[e] = make_int4({', '.join([flat, *far, '0', '0'][:4])});")
-            em.lines += [
-                "for (int e = threadIdx.x; e < listed; e += blockDim.x) {", *(f"    {line}" for line in body), "}",
-                "__syncthreads();",
-            ]  # fmt: skip
+            em.count("e", "listed", body, "threadIdx.x", "blockDim.x")
+            em.add("__syncthreads();")
         return lines
 
     def _tap(self) -> str:
@@ -232,9 +226,11 @@ class _PhaseAxes(_ConvolutionAxes):
     def row_operand(self) -> Operand:
         tap = self._tap()
         source = self._of_group(self.k.coords()[1], self.depth)
-        # The taps are adjacent axes: the last of them may count all.
-        *lead, _ = self.convolution.weight.shape[2:]
-        return self.convolution.weight, (source, *self.m.coords(), *(ZERO for _ in lead), Coordinate(f"{tap}.x")), ""
+        # The taps are adjacent axes: the last of them may count all, but one of extent 1 counts none.
+        window = self.convolution.weight.shape[2:]
+        last = max((axis for axis, taps in enumerate(window) if taps.value != 1), default=0)
+        taps = (Coordinate(f"{tap}.x") if axis == last else ZERO for axis in range(len(window)))
+        return self.convolution.weight, (source, *self.m.coords(), *taps), ""
 
     def column_operand(self) -> Operand:
         em, tap = self.em, self._tap()
@@ -279,22 +275,28 @@ def arrange_weights(program: Program) -> None:
     With a stride the taps come outermost. Without one it becomes the plain convolution with the taps in reverse order.
     """
     replaced: dict[Value, Value] = {}
-    reached = in_order(program)
-    for value in reached:
-        if isinstance(value, Convolution) and value.transposed and _has_rows(value):
+    for value in in_order(program):
+        if isinstance(value, Convolution) and value.transposed:
             plain = _reversed(value)
+            if _reason_against(plain or value):
+                continue
             if plain is not None:
                 replaced[value] = plain
             else:
                 value.replace({value.weight: _taps_outermost(value)})
-    for user in reached:
-        user.replace(replaced)
-    program.outputs = tuple(replaced.get(value, value) for value in program.outputs)
-    program.ends = tuple(replaced.get(value, value) for value in program.ends)
+    put(program, replaced)
 
 
-def _has_rows(anchor: Convolution) -> bool:
-    return anchor.groups == 1 or int(channels_of(anchor)[1].value) >= FEWEST_CHANNELS
+def _reason_against(anchor: Contraction | Convolution) -> str:
+    """Reason to write a product or convolution otherwise than as products; empty where there is none."""
+    matrices = product(anchor.shape[:-2]).value
+    if isinstance(anchor, Convolution):
+        matrices = anchor.shape[0].value * anchor.groups
+        if anchor.groups > 1 and int(channels_of(anchor)[1].value) < FEWEST_CHANNELS:
+            return "tiles would have few rows for each group of channels"
+        if anchor.transposed and product(anchor.weight.shape[2:]).value > MOST_TAPS:
+            return "a block would list too many taps"
+    return "a grid has no place for so many products" if matrices > _MOST_BATCHES else ""
 
 
 def _copied(weight: View, origin: str) -> Value:

@@ -294,7 +294,6 @@ def _rendered(program: Program, design: Design, options: Options, order: list[Va
 def _nameless(kernel: KernelText) -> str:
     """The kernel's source with numbers for its name and for those of its tensors and scalars."""
     names = [kernel.name, *kernel.signature.tensors.values(), *kernel.signature.scalars.values()]
-    names += kernel.signature.doubles.values()
     numbers = {name: f"@{number}" for number, name in enumerate(names)}
     text = re.sub(r"(?<![\w.])[A-Za-z_]\w*", lambda match: numbers.get(match[0], match[0]), kernel.source)
     return text + (_nameless(kernel.alternative) if kernel.alternative is not None else "")

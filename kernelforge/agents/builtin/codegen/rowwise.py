@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 
 from kernelforge.agents.builtin.codegen.cpp_emitter import indent
 from kernelforge.agents.builtin.codegen.kernel import (
+    DEFAULT_SHARED_BYTES,
+    MULTIPROCESSORS,
     THREADS,
     KernelText,
     Options,
@@ -19,6 +21,7 @@ from kernelforge.agents.builtin.codegen.kernel import (
     in_order,
     leaves,
     plan_int,
+    put,
     same_shape,
 )
 from kernelforge.agents.builtin.codegen.loops import (
@@ -30,7 +33,6 @@ from kernelforge.agents.builtin.codegen.loops import (
     step_of,
     type_of,
 )
-from kernelforge.agents.builtin.codegen.tensor_cores import MULTIPROCESSORS
 from kernelforge.agents.builtin.ir.iteration_space import C_TYPES, ZERO, Coordinate, LoopGroup, to_storage
 from kernelforge.agents.builtin.ir.lowering import LONG
 from kernelforge.agents.builtin.ir.nodes import (
@@ -56,7 +58,6 @@ LONG_ROW = 12 * 1024
 MOST_THREADS = 1024
 STATIC_BYTES = 2 * 1024
 """Shared memory for the warps' shares of a block's reductions."""
-_SHORT_BYTES = 48 * 1024
 
 
 def join_rows(program: Program) -> None:
@@ -78,7 +79,7 @@ def join_rows(program: Program) -> None:
             joined[value] = Reduce(
                 value.shape, value.dtype, value.op, inner.arg, value.first, inner.last, origin=value.origin
             )
-    _put(program, joined)
+    put(program, joined)
 
 
 def spread_in_one_pass(program: Program) -> None:
@@ -91,7 +92,7 @@ def spread_in_one_pass(program: Program) -> None:
             spreads[value] = Reduce(
                 value.shape, value.dtype, "spread", centred, value.first, value.last, origin=value.origin
             )
-    _put(program, spreads)
+    put(program, spreads)
 
 
 def _is_long(value: Reduce) -> bool:
@@ -129,7 +130,7 @@ def keep_groups(program: Program) -> None:
 
     A group norm splits the channels; its weights and what follows see them together.
     """
-    kept: dict[Value, Value] = {}
+    kept: dict[Value, Reshape] = {}
     for value in in_order(program):
         value.replace(kept)
         if not isinstance(value, Pointwise):
@@ -143,8 +144,7 @@ def keep_groups(program: Program) -> None:
         if args is not None:
             inner = Pointwise(shapes[0], value.dtype, value.template, args, origin=value.origin)
             kept[value] = Reshape(value.shape, value.dtype, inner, origin=value.origin)
-    outputs = (kept.get(value, value) for value in program.outputs)
-    program.outputs = tuple(value.base if isinstance(value, Reshape) else value for value in outputs)
+    program.outputs = tuple(kept[value].base if value in kept else value for value in program.outputs)
     program.ends = tuple(kept.get(value, value) for value in program.ends)
 
 
@@ -169,14 +169,6 @@ def _grouped(args: Sequence[Value], shape: tuple[Dim, ...], grouped: tuple[Dim, 
         view = (*arg.shape[:at], *middle, *arg.shape[at + 1 :])
         split.append(base if view == base.shape else Reshape(view, arg.dtype, base, origin=arg.origin))
     return tuple(split)
-
-
-def _put(program: Program, others: dict[Value, Value]) -> None:
-    """Put other values in place of some."""
-    for user in (*in_order(program), *others.values()):
-        user.replace(others)
-    program.outputs = tuple(others.get(value, value) for value in program.outputs)
-    program.ends = tuple(others.get(value, value) for value in program.ends)
 
 
 class RowWriter:
@@ -237,8 +229,9 @@ class RowWriter:
             values = cone(end, bound)
             read = [(leaf, leaf.shape) for leaf in leaves(end, bound)]
             read += [(value.base, value.shape) for value in values if isinstance(value, Reshape)]
+        direct = _read_in_order(end, bound)
         rows = [leaf for leaf, shape in read if same_shape(shape, self.full) and leaf.dtype is DType.FLOAT32]
-        return [leaf for leaf in rows if leaf in self.stored or isinstance(leaf, StoredTensor)]
+        return [leaf for leaf in rows if leaf in direct and (leaf in self.stored or isinstance(leaf, StoredTensor))]
 
     def _passes_of(self) -> list[list[Reduce]]:
         """The reductions, together where none needs another's result."""
@@ -374,7 +367,7 @@ class RowWriter:
         smem = None
         if self.cached:
             need = f"{together} * {len(self.cached)} * {plan_int(length)} * 4"
-            most = self.shared_bytes - STATIC_BYTES if long else _SHORT_BYTES
+            most = self.shared_bytes - STATIC_BYTES if long else DEFAULT_SHARED_BYTES
             setup += [f"{name}_bytes = {need}", f"{s} = 1 if {name}_bytes <= {most} else 0"]
             smem = f"{name}_bytes * {s}"
         bounds = "__launch_bounds__(T < 256 ? 256 : T) " if long else ""
@@ -389,6 +382,19 @@ class RowWriter:
             name, "\n".join(source), em.signature, self.root, f"ceil_div({count}, {together})", f"({t}, {together})",
             smem, tuple(setup), tuple(word for _, word in template),
         )  # fmt: skip
+
+
+def _read_in_order(end: Value, bound: frozenset[Value]) -> set[Value]:
+    """Values that ``end`` reads element by element: not by a view that turns rows around, a gather or padding."""
+    reached: set[Value] = set()
+    pending = [end]
+    while pending:
+        value = pending.pop()
+        if value not in reached:
+            reached.add(value)
+            if isinstance(value, Pointwise | Reshape) and (value is end or value not in bound):
+                pending += value.operands
+    return reached
 
 
 def divides(length: Dim, others: list[str]) -> str:

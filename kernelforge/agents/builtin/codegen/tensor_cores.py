@@ -17,6 +17,7 @@ from typing import NamedTuple
 from kernelforge.agents.builtin.codegen.cpp_emitter import indent
 from kernelforge.agents.builtin.codegen.elementwise import element_statements
 from kernelforge.agents.builtin.codegen.kernel import (
+    MULTIPROCESSORS,
     KernelText,
     Options,
     adjacent,
@@ -51,8 +52,6 @@ from kernelforge.errors import UnsupportedError
 from kernelforge.records import DType
 
 _KINDS = {DType.FLOAT16: "HALF", DType.BFLOAT16: "BFLOAT", DType.FLOAT32: "SINGLE"}
-MULTIPROCESSORS = 132
-"""Blocks from which a large GPU is busy: the multiprocessors of an H100."""
 
 
 class Shape(NamedTuple):
@@ -310,7 +309,7 @@ def split_sums(program: Program, options: Options) -> None:
             kind = _KINDS[value.a.dtype]
             sizes = [int(dim.value) for dim in (rows, columns, batch, terms)]
             most = choose_parts(kind, *sizes, warpgroups=options.warpgroups)
-            if most > 1 and not _is_shared(value, options, most):
+            if most > 1 and not _is_shared(value, kind, sizes, options, most):
                 parts = Dim(f"min({most}, ceil_div({terms.text}, {_LEAST_TERMS}))", most)
                 sums = Contraction((parts, *value.shape), DType.FLOAT32, value.a, value.b, parts, origin=value.origin)
                 added = Reduce((ONE, *value.shape), value.dtype, "sum", sums, 0, 0, origin=value.origin)
@@ -323,13 +322,9 @@ def split_sums(program: Program, options: Options) -> None:
     program.ends = tuple(replaced.get(value, value) for value in program.ends)
 
 
-def _is_shared(value: Contraction, options: Options, parts: int) -> bool:
+def _is_shared(value: Contraction, kind: str, sizes: list[int], options: Options, parts: int) -> bool:
     """Whether stream-K makes one kernel of a product whose terms would be dealt out to so many sums."""
-    if not options.stream_k:
-        return False
-    kind, batch, (rows, columns) = _KINDS[value.a.dtype], product(value.shape[:-2]), value.shape[-2:]
-    sizes = [int(dim.value) for dim in (rows, columns, batch, value.a.shape[-1])]
-    if options.warpgroups and choose_stream(kind, *sizes):
+    if options.stream_k and options.warpgroups and choose_stream(kind, *sizes):
         return True
     return _share(value, kind, sizes, options, parts) is not None
 

@@ -98,9 +98,7 @@ class Signature:
     """Tensors that are copied by boxes, by the names of their maps."""
     tensors: dict[Value, str] = field(default_factory=dict)
     extents: dict[str, str] = field(default_factory=dict)
-    scalars: dict[str, str] = field(default_factory=dict)
-    doubles: dict[str, str] = field(default_factory=dict)
-    """Those numbers that are read in float64."""
+    scalars: dict[tuple[str, DType], str] = field(default_factory=dict)
     wide: bool = False
     """Whether extents and indices have 64 bits."""
     constant: bool = False
@@ -137,17 +135,15 @@ class Signature:
 
     def scalar(self, value: Scalar) -> str:
         word = re.sub(r"\W+", "_", value.text).strip("_")
-        if value.dtype is DType.FLOAT64:
-            return self.doubles.setdefault(value.text, f"d_{word}")
-        return self.scalars.setdefault(value.text, f"s_{word}")
+        dtype = DType.FLOAT64 if value.dtype is DType.FLOAT64 else DType.FLOAT32
+        return self.scalars.setdefault((value.text, dtype), f"{'d' if dtype is DType.FLOAT64 else 's'}_{word}")
 
     def parameters(self, out: Value) -> str:
         parts = [f"const __grid_constant__ CUtensorMap {name}" for name in self.maps]
         parts += [f"const {C_TYPES[value.dtype]}* __restrict__ {name}" for value, name in self.tensors.items()]
         parts.append(f"{C_TYPES[out.dtype]}* __restrict__ out")
         parts += [f"int {name}" for name in self.launch_extents.values()]
-        parts += [f"float {name}" for name in self.scalars.values()]
-        parts += [f"double {name}" for name in self.doubles.values()]
+        parts += [f"{C_TYPES[dtype]} {name}" for (_, dtype), name in self.scalars.items()]
         return ", ".join(parts)
 
     def arguments(self, names: dict[Value, str], out: str) -> str:
@@ -161,6 +157,5 @@ class Signature:
         ]
         parts += [*map(called, self.tensors), out]
         parts += [f"{'i64' if self.wide else 'i32'}({text})" for text in self.launch_extents]
-        parts += [f"f32({text})" for text in self.scalars]
-        parts += [f"f64({text})" for text in self.doubles]
+        parts += [f"{'f64' if dtype is DType.FLOAT64 else 'f32'}({text})" for text, dtype in self.scalars]
         return ", ".join(parts)
