@@ -54,7 +54,9 @@ from kernelforge.records import DType
 
 WARP = 32
 LONG_ROW = 12 * 1024
-"""Elements of a row from which a block has all threads: the fewer rows are read at a time, the more the L2 holds."""
+"""Elements above which a row gets more threads: the fewer rows are read at a time, the more of them the L2 holds."""
+VERY_LONG_ROW = 24 * 1024
+"""Elements above which shared memory has a multiprocessor's only row."""
 MOST_THREADS = 1024
 STATIC_BYTES = 2 * 1024
 """Shared memory for the warps' shares of a block's reductions."""
@@ -359,7 +361,9 @@ class RowWriter:
         t, v, s = f"{name}_t", f"{name}_v", f"{name}_s"
         template = [("T", t), *([("V", v)] if self.vector else []), *([("STAGE", s)] if self.cached else [])]
         long = length.value > LONG_ROW
-        many = f"{MOST_THREADS} if {length.text} > {LONG_ROW} else 256" if long else "256"
+        many = "256"
+        if long:
+            many = f"{MOST_THREADS} if {length.text} > {VERY_LONG_ROW} else 512 if {length.text} > {LONG_ROW} else 256"
         setup = [f"{t} = 32 if {length.text} <= 256 or ({length.text} <= 1024 and {count} >= 1024) else {many}"]
         together = f"max(1, 256 // {t})" if long else f"256 // {t}"
         if self.vector:
@@ -370,7 +374,7 @@ class RowWriter:
             most = self.shared_bytes - STATIC_BYTES if long else DEFAULT_SHARED_BYTES
             setup += [f"{name}_bytes = {need}", f"{s} = 1 if {name}_bytes <= {most} else 0"]
             smem = f"{name}_bytes * {s}"
-        bounds = "__launch_bounds__(T < 256 ? 256 : T) " if long else ""
+        bounds = "__launch_bounds__(T < 256 ? 256 : T, T == 512 ? 3 : 1) " if long else ""
         source = [
             f"template <{', '.join(f'int {word}' for word, _ in template)}> "
             f"__global__ void {bounds}{name}({em.signature.parameters(self.root)}) {{",
