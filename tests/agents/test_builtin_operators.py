@@ -306,6 +306,9 @@ CONVOLUTIONS = {
         "self.m(x)", IMAGES, "self.m = nn.ConvTranspose2d(K, D, (1, 3), 1, (0, 4), 1, dilation=2)",
     ),
     "no stride, in groups": ("self.m(x)", IMAGES, "self.m = nn.ConvTranspose2d(K, 24, 3, 1, 1, groups=3)"),
+    "one tap": ("self.m(x).relu()", IMAGES, "self.m = nn.Conv2d(K, D, 1)"),
+    "one tap in groups": ("self.m(x)", VOLUMES, "self.m = nn.Conv3d(K, 48, 1, groups=3)"),
+    "one tap with a stride": ("self.m(x)", IMAGES, "self.m = nn.Conv2d(K, D, 1, 2)"),
     "plain in groups": ("self.m(x).relu()", IMAGES, "self.m = nn.Conv2d(K, 48, 3, 2, 1, groups=3)"),
     "a weight that is computed": ("F.conv_transpose2d(x, y.tanh(), None, 2)", IMAGES, "torch.randn(K, D, 3, 3)"),
 }  # fmt: skip
@@ -343,9 +346,17 @@ def test_every_tap_of_a_window_of_one_column_has_its_own_weights(compiler: Compi
 def test_phases_of_results_that_32_bits_do_not_count_are_right(compiler: Compiler) -> None:
     task = _task(("self.m(x)", IMAGES, "self.m = nn.ConvTranspose2d(K, D, 3, 2)"))
     item = render(trace_source(task, {"N": 5000, "D": 32, "K": 24}), Design(("fuse", "tensor-cores")))
-    assert "const long long taps_0" in item.source
+    assert "const int taps_0" in item.source
+    assert "out[(long long)(((batch)" in item.source
     reference = Reference(task, SMALLER)
     run_and_compare(item, workbench.Bench(reference, reference.inputs(5)), compiler)
+
+
+def test_adjacent_places_of_one_tap_are_copied_together() -> None:
+    task = _task(("self.m(x)", IMAGES, "self.m = nn.Conv2d(K, D, 1)"))
+    item = render(trace_source(task, {"N": 61, "D": 32, "K": 24}), Design(("tensor-cores",)))
+    assert "_va = 4 if (m_weight_1) % 4 == 0" in item.plan
+    assert "_vb = 4 if (x_2 * x_3) % 4 == 0" in item.plan
 
 
 def test_both_of_two_transposed_convolutions_are_products() -> None:

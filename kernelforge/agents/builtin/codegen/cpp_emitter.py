@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kernelforge.agents.builtin.ir.iteration_space import (
+    MOST_ELEMENTS,
     ZERO,
     Coordinate,
     LoopGroup,
@@ -261,8 +262,9 @@ class CppEmitter:
         return self._horner(_pieces(shape, coords))
 
     def _horner(self, pieces: list[_Piece]) -> str:
-        result = ""
+        result, count = "", 1
         for piece in pieces:
+            narrow, count = count < MOST_ELEMENTS, count * int(piece.extent.value)
             if piece.group is None:
                 term = self.text(piece.coord)
             else:
@@ -272,7 +274,8 @@ class CppEmitter:
             if not result:
                 result = term
             else:
-                result = f"({result}) * {self.signature.extent(piece.extent)} + {term}"
+                wide = "(long long)" if narrow and count >= MOST_ELEMENTS else ""
+                result = f"{wide}({result}) * {self.signature.extent(piece.extent)} + {term}"
         return result or "0"
 
     def load(self, value: Value, coords: tuple[Coordinate, ...], *, of: Value | None = None) -> str:

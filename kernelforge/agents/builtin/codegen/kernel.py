@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from kernelforge.agents.builtin.ir.iteration_space import Coordinate, LoopGroup, Signature
+from kernelforge.agents.builtin.ir.iteration_space import MOST_ELEMENTS, Coordinate, LoopGroup, Signature
 from kernelforge.agents.builtin.ir.nodes import (
     Dim,
     Extent,
@@ -61,6 +61,8 @@ class KernelText:
     setup: tuple[str, ...] = ()
     template: tuple[str, ...] = ()
     """Plan names of the template arguments."""
+    narrow: bool = False
+    """Whether all its variables fit 32 bits at any size of its tensors, so that offsets alone may need more."""
     cluster: int = 1
     """Blocks of a cluster, along the grid's first axis."""
     condition: str = ""
@@ -197,16 +199,19 @@ def adjacent(value: Value, coords: tuple[Coordinate, ...], stored: frozenset[Val
         value, coords = value.base, tuple(moved)
     if not coords or not (isinstance(value, StoredTensor | Reshape) or value in stored):
         return Adjacent()
+    shape = value.shape
+    while len(shape) > 1 and shape[-1].text == "1":
+        shape, coords = shape[:-1], coords[:-1]
     last = coords[-1]
-    if last.group is None or last.position != len(last.group.dims) - 1 or value.shape[-1].value == 1:
+    if last.group is None or last.position != len(last.group.dims) - 1 or shape[-1].value == 1:
         return Adjacent()
-    return Adjacent(last.group, value.shape[-1] if len(last.group.dims) == 1 else last.group.extent)
+    return Adjacent(last.group, shape[-1] if len(last.group.dims) == 1 else last.group.extent)
 
 
 def with_wide_indices(kernel: KernelText, stored: frozenset[Value]) -> KernelText:
     """The kernel with indices of 64 bits, where a tensor has more elements at the full size than 32 bits count."""
     tensors = (kernel.root, *leaves(kernel.root, stored))
-    if max(product(tensor.shape).value for tensor in tensors) < 2**31:
+    if max(product(tensor.shape).value for tensor in tensors) < MOST_ELEMENTS or kernel.narrow:
         return kernel
     if kernel.alternative is not None:
         kernel = replace(kernel, alternative=with_wide_indices(kernel.alternative, stored))

@@ -62,7 +62,8 @@ class ProductAxes(ABC):
             raise UnsupportedError(reason)
         if isinstance(anchor, Contraction):
             return _MatrixAxes(em, anchor, vector)
-        return (_PhaseAxes if anchor.transposed else _ConvolutionAxes)(em, anchor, vector)
+        kind = _PhaseAxes if anchor.transposed else _PointwiseAxes if _is_pointwise(anchor) else _ConvolutionAxes
+        return kind(em, anchor, vector)
 
     @property
     def terms(self) -> str:
@@ -156,6 +157,26 @@ class _ConvolutionAxes(ProductAxes):
     def result(self) -> tuple[tuple[Coordinate, ...], str]:
         row = self._of_group(self.m.coords()[0], self.height)
         return (self.b.coords()[0], row, *self.n.coords()), ""
+
+
+class _PointwiseAxes(_ConvolutionAxes):
+    """A convolution with one tap: its columns are as adjacent in the input as in the result."""
+
+    def _inner(self, vector: bool) -> tuple[LoopGroup, LoopGroup]:
+        return LoopGroup("n", self.convolution.shape[2:], vector=vector), LoopGroup("kk", (self.depth,))
+
+    def row_operand(self) -> Operand:
+        value, (row, channel), condition = super().row_operand()
+        return value, (row, channel, *(ZERO for _ in self.n.dims)), condition
+
+    def column_operand(self) -> Operand:
+        channel = self._of_group(self.k.coords()[0], self.depth)
+        return self.convolution.x, (self.b.coords()[0], channel, *self.n.coords()), ""
+
+
+def _is_pointwise(anchor: Convolution) -> bool:
+    ones = (*anchor.weight.shape[2:], *anchor.stride)
+    return all(dim.text == "1" for dim in ones) and all(dim.text == "0" for dim in anchor.padding)
 
 
 class _PhaseAxes(_ConvolutionAxes):

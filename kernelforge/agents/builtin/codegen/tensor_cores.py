@@ -31,6 +31,7 @@ from kernelforge.agents.builtin.codegen.product_axes import ProductAxes
 from kernelforge.agents.builtin.ir.iteration_space import (
     BOX,
     C_TYPES,
+    MOST_ELEMENTS,
     Coordinate,
     LoopGroup,
     TensorMap,
@@ -396,6 +397,8 @@ class _TensorWriter:
         self.b, self.m, self.n, self.k = self.axes.b, self.axes.m, self.axes.n, self.axes.k
         self.sizes = [int(group.extent.value) for group in (self.m, self.n, self.b, self.k)]
         self.sizes[2] *= int(product(self.axes.phases).value)
+        # A tile may reach over the end.
+        self.narrow = max(self.sizes) < MOST_ELEMENTS - 1024
         # Phases differ in their terms.
         shared = self.parts is None and not self.axes.phases
         self.share = _share(anchor, self.kind, self.sizes, options) if shared else None
@@ -493,7 +496,7 @@ class _TensorWriter:
             grid = f"({clusters} * {share.blocks}, 1, {batch})"
         return KernelText(
             name, source, em.signature, self.root, grid, str(shape.threads), str(self._shared_bytes(copies)), setup,
-            template, cluster=1 if share is None else share.blocks,
+            template, narrow=self.narrow, cluster=1 if share is None else share.blocks,
         )  # fmt: skip
 
     def _terms(self, depth: int) -> tuple[list[str], str, str]:
@@ -595,7 +598,7 @@ class _WarpgroupWriter(_TensorWriter):
         inner = dict.fromkeys(item.extents[-1].text for item in maps.values())
         return KernelText(
             name, source, em.signature, self.root, grid, str(shape.threads), str(shape.shared_bytes), setup, template,
-            cluster=blocks, condition=" and ".join(f"({text}) % 8 == 0" for text in inner),
+            narrow=self.narrow, cluster=blocks, condition=" and ".join(f"({text}) % 8 == 0" for text in inner),
         )  # fmt: skip
 
 

@@ -86,6 +86,9 @@ class TensorMap(NamedTuple):
     """Matrices, and the rows and columns of each."""
 
 
+MOST_ELEMENTS = 2**31
+"""Elements from which on an offset does not fit 32 bits."""
+
 BOX = 64
 """Halves of a row that a swizzle of 128 bytes takes."""
 
