@@ -295,6 +295,8 @@ CONVOLUTIONS = {
         "self.m(x)", IMAGES, "self.m = nn.ConvTranspose2d(K, D, (3, 4), (4, 2), (0, 3), dilation=(2, 3), bias=False)",
     ),
     "stride above the window": ("self.m(x)", IMAGES, "self.m = nn.ConvTranspose2d(K, D, (1, 2), 3, 0, (2, 1))"),
+    "whole rows": ("self.m(x)", IMAGES, "self.m = nn.ConvTranspose2d(K, D, 3, (2, 5), 1, dilation=2)"),
+    "whole rows of one axis": ("self.m(x)", "torch.randn(2, K, N)", "self.m = nn.ConvTranspose1d(K, D, 7, 6, 3, 1)"),
     "one axis": ("self.m(x)", "torch.randn(2, K, N)", "self.m = nn.ConvTranspose1d(K, D, 5, 2, 2, dilation=3)"),
     "three axes": ("self.m(x)", VOLUMES, "self.m = nn.ConvTranspose3d(K, D, 3, (2, 1, 2), 1, (1, 0, 1))"),
     "three axes in groups": ("self.m(x)", VOLUMES, "self.m = nn.ConvTranspose3d(K, 24, 3, 2, 1, groups=3)"),
@@ -324,6 +326,7 @@ def test_convolutions_in_phases_and_groups_are_products(
     task = _task(CONVOLUTIONS[name])
     item = render(trace_source(task, {"N": 16, "D": 32, "K": 24}), Design(tuple(moves.split(","))))
     assert "TensorTiles" in item.source or "tile_a[" in item.source
+    assert ("const int far" in item.source) == name.startswith("whole rows")
     reference = Reference(task, constants)
     run_and_compare(item, workbench.Bench(reference, reference.inputs(5)), compiler)
 

@@ -8,6 +8,7 @@ same remainders by the strides: they take the same taps, and their inputs are as
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from fractions import Fraction
 
 from kernelforge.agents.builtin.codegen.kernel import in_order, plan_int, put
 from kernelforge.agents.builtin.codegen.loops import LoopEmitter, channels_of, output_dim
@@ -28,6 +29,8 @@ from kernelforge.errors import UnsupportedError
 
 FEWEST_CHANNELS = 8
 """Output channels of a group from which tiles, whose rows they are, pay."""
+_TERMS_FOR_A_SECTOR = 512
+"""Terms of float32 products that take less time than to store a sector: 1,100 by an H100's modelled limits."""
 MOST_TAPS = 1024
 """Taps of a transposed convolution that a block lists: 16 bytes each."""
 _MOST_BATCHES = 65_535
@@ -183,15 +186,17 @@ class _PhaseAxes(_ConvolutionAxes):
     """A transposed convolution whose weights have the taps outermost (:func:`arrange_weights`).
 
     Terms are taps of the phase, then input channels: each block lists the taps of its phase in shared memory, with how
-    far the input under each is from the result's place within the phase.
+    far the input under each is from the result's place within the phase. Where a wide stride would leave few terms, and
+    each result of a row in a sector of its own, rows are not split: terms are all taps, each inside for some columns.
     """
 
     def __init__(self, em: LoopEmitter, anchor: Convolution, vector: bool) -> None:
         if not _is_arranged(anchor):
             raise UnsupportedError("the weights' taps are innermost")
+        self.whole_rows = _has_whole_rows(anchor)
+        self.phase = LoopGroup("phase", (*anchor.stride[:-1], ONE) if self.whole_rows else anchor.stride)
         super().__init__(em, anchor, vector)
-        self.phases = anchor.stride
-        self.phase = LoopGroup("phase", anchor.stride)
+        self.phases = self.phase.dims
 
     @property
     def terms(self) -> str:
@@ -199,7 +204,7 @@ class _PhaseAxes(_ConvolutionAxes):
 
     def _inner(self, vector: bool) -> tuple[LoopGroup, LoopGroup]:
         anchor = self.convolution
-        places = tuple(map(_rounded_up, anchor.shape[2:], anchor.stride))
+        places = tuple(map(_rounded_up, anchor.shape[2:], self.phase.dims))
         return LoopGroup("n", places), LoopGroup("kk", (product(anchor.weight.shape[2:]), self.depth))
 
     def head(self) -> list[str]:
@@ -208,7 +213,7 @@ class _PhaseAxes(_ConvolutionAxes):
         axes = range(len(window))
         strides, pads, spread, taps = (
             [em.signature.extent(dim) for dim in dims]
-            for dims in (anchor.stride, anchor.padding, anchor.dilation, window)
+            for dims in (self.phases, anchor.padding, anchor.dilation, window)
         )
         with em.scope() as lines:
             em.add(f"const int phase = blockIdx.x % {em.signature.extent(product(self.phases))};")
@@ -258,7 +263,13 @@ class _PhaseAxes(_ConvolutionAxes):
         places, conditions = [], []
         for axis, (at, extent) in enumerate(zip(self.n.coords(), self.convolution.x.shape[2:], strict=True)):
             name = em.fresh("dhw"[axis - len(self.n.dims)])
-            em.add(f"const int {name} = {em.text(at)} + {tap}.{'yzw'[axis]};")
+            far = f"{em.text(at)} + {tap}.{'yzw'[axis]}"
+            if self.whole_rows and axis == len(self.n.dims) - 1:
+                far, by = em.fresh("far"), em.signature.extent(self.convolution.stride[axis])
+                em.add(f"const int {far} = {em.text(at)} + {tap}.{'yzw'[axis]};")
+                conditions.append(f"{far} % {by} == 0")
+                far = f"{far} / {by}"
+            em.add(f"const int {name} = {far};")
             places.append(Coordinate(name))
             conditions.append(f"{name} >= 0 && {name} < {em.signature.extent(extent)}")
         lead = (self.b.coords()[0], self._of_group(self.k.coords()[1], self.depth))
@@ -268,7 +279,7 @@ class _PhaseAxes(_ConvolutionAxes):
         (image, row, *spots), _ = super().result()
         em, places, conditions = self.em, [], []
         for axis, spot in enumerate(spots):
-            stride = self.convolution.stride[axis]
+            stride = self.phases[axis]
             if stride.text == "1":
                 places.append(spot)
                 continue
@@ -278,6 +289,15 @@ class _PhaseAxes(_ConvolutionAxes):
             places.append(Coordinate(name))
             conditions.append(f"{name} < {em.signature.extent(self.convolution.shape[2 + axis])}")
         return (image, row, *places), " && ".join(conditions)
+
+
+def _has_whole_rows(anchor: Convolution) -> bool:
+    """Whether the products that a row's other phases add take less time than the sectors that its phases would."""
+    stride, taps = anchor.stride[-1].value, anchor.weight.shape[-1].value
+    terms = Fraction(channels_of(anchor)[0].value)
+    for step, window in zip(anchor.stride[:-1], anchor.weight.shape[2:-1], strict=True):
+        terms *= max(Fraction(1), Fraction(window.value, step.value))
+    return stride >= 4 and terms * taps * (1 - Fraction(1, stride)) < _TERMS_FOR_A_SECTOR * (min(stride, 8) - 1) / 8
 
 
 def _rounded_up(extent: Dim, stride: Dim) -> Dim:
