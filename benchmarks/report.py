@@ -34,6 +34,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 # After the path is set: the constructed records live with the tests.
 from kernelforge.records import Message, RunState, Task, Verdict
 from kernelforge.store import DATABASE_NAME, Store
+from kernelforge.utils.machine import usable_cpus
 from tests.report.golden.golden_parts import Golden, make_attempt, make_candidate, make_task, make_timing
 from tests.support.recorded_run import make_run
 
@@ -215,7 +216,7 @@ def main() -> int:
         exported = timed("export", RUN, "--results", str(results), "--output", str(folder / "export.jsonl"))
         wrote = timed("report", RUN, "--results", str(results), "--output", str(report))
         files, total = size_of(report)
-        print(f"  {files:,} files, {total / 1e6:,.0f} MB; wall (CPU) seconds on {len(os.sched_getaffinity(0))} cores "
+        print(f"  {files:,} files, {total / 1e6:,.0f} MB; wall (CPU) seconds on {usable_cpus()} cores "
               f"under a load of {os.getloadavg()[0]:.1f}: report {wrote.wall:.1f} ({wrote.cpu:.1f}), 'export' of the "
               f"same records {exported.wall:.1f} ({exported.cpu:.1f}); ratio {wrote.wall / exported.wall:.2f} "
               f"({wrote.cpu / exported.cpu:.2f})", flush=True)  # fmt: skip

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
@@ -31,6 +30,7 @@ from kernelforge.mcp.service import Service
 from kernelforge.records import Budget
 from kernelforge.store import DATABASE_NAME, Store
 from kernelforge.tasks.suites import Catalogue
+from kernelforge.utils.machine import usable_cpus
 from prompts import tokenizer
 
 RECORDING = Path(__file__).parents[1] / "results" / "reference" / "skill-core.jsonl"
@@ -136,7 +136,7 @@ def main() -> int:
     with (
         tempfile.TemporaryDirectory() as folder,
         Store.open(Path(folder) / DATABASE_NAME) as store,
-        EvaluatorPool(options.device, threads=len(os.sched_getaffinity(0))) as pool,
+        EvaluatorPool(options.device, threads=usable_cpus()) as pool,
     ):
         service = Service(Catalogue(["core"]), pool, store, Budget())
         complete, short = anyio.run(listing, service, count)

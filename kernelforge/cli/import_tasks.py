@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,7 +13,7 @@ import typer
 
 from kernelforge.cli.support.options import PATTERNS, JsonOption, UnconfinedOption, console
 from kernelforge.errors import UsageError
-from kernelforge.utils.memory import installed_memory_bytes
+from kernelforge.utils.machine import installed_memory_bytes, usable_cpus
 
 if TYPE_CHECKING:
     from kernelforge.evaluation.size_search import SizeChoice
@@ -114,7 +113,7 @@ def _operators(names: Sequence[str]) -> tuple[str, ...]:
 
 def most_jobs(memory_bytes: int) -> int:
     """One per core, as long as all together cannot fill the memory: a hostile reference uses all it may."""
-    return max(1, min(len(os.sched_getaffinity(0)), installed_memory_bytes() // memory_bytes))
+    return max(1, min(usable_cpus(), installed_memory_bytes() // memory_bytes))
 
 
 def _select(loaded: Loaded, level: int | None, patterns: Sequence[str], limit: int | None) -> Loaded:

@@ -66,8 +66,8 @@ def mcp(
     from kernelforge.mcp import transport
     from kernelforge.mcp.service import Service
     from kernelforge.records import MeasureSettings
-    from kernelforge.run.runner import cores
     from kernelforge.tasks.suites import Catalogue
+    from kernelforge.utils.machine import usable_cpus
 
     token = transport.token_from_environment() if http is not None else None
     catalogue = Catalogue(suite or (), task or ())
@@ -77,8 +77,8 @@ def mcp(
     warn(f"judging on {name}, submissions go to {results.resolve()}")
     with (
         open_store(results) as store,
-        open_pool(name, threads=cores(), allow_unconfined=allow_unconfined, tell=warn) as pool,
-        closing(Service(catalogue, pool, store, budget, jobs or min(cores(), 4))) as service,
+        open_pool(name, threads=usable_cpus(), allow_unconfined=allow_unconfined, tell=warn) as pool,
+        closing(Service(catalogue, pool, store, budget, jobs or min(usable_cpus(), 4))) as service,
     ):
         if http is None:
             transport.serve_stdio(service)

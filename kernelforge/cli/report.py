@@ -16,6 +16,7 @@ import typer
 
 from kernelforge.cli.support.options import DEFAULT_RESULTS, ResultsOption, open_store
 from kernelforge.errors import UsageError
+from kernelforge.utils.machine import usable_cpus
 from kernelforge.utils.shell_hints import RESULTS_VARIABLE, install_hint
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def report(
             if one_file:
                 size, index = write_file(site, target), target
             else:
-                processes = len(os.sched_getaffinity(0))
+                processes = usable_cpus()
                 size, index = write_folder(site, target, processes=processes), target / "index.html"
     pages = len(site.pages())
     typer.echo(f"{pages} {'page' if pages == 1 else 'pages'}, {byte_count(size)}: {one_line(str(index))}")

@@ -20,7 +20,6 @@ from kernelforge.cli.support.options import (
     SeedOption,
     TokensOption,
     UnconfinedOption,
-    append_row,
     budget_of,
     check_coder,
     chosen_form,
@@ -98,6 +97,7 @@ def codex(
     from kernelforge.run.budget import RunBudget, StopSignal
     from kernelforge.study.codex import StudyJudge, estimate_study, require_tools, study_prompts, study_scores, suggest
     from kernelforge.study.kernels import KERNELS
+    from kernelforge.utils.json_lines import append_rows
 
     output_form = chosen_form(form, as_json=as_json, output=output)
     if coder == BUILTIN:
@@ -133,7 +133,7 @@ def codex(
                     at_once=settings.concurrency if is_hosted(coder) else 1,
                 ):
                     rows[row.prompt, row.position] = row
-                    append_row(row, journal)
+                    append_rows([row], journal)
                     line = f"{row.prompt.text} {row.position + 1}/{suggestions}: {row.verdict} {row.form or row.reason}"
                     err.print(one_line(line[:200]))
         except BudgetExhausted as error:

@@ -25,7 +25,6 @@ from kernelforge.cli.support.options import (
     TimeoutOption,
     TokensOption,
     UnconfinedOption,
-    append_row,
     begin_rows,
     budget_of,
     check_coder,
@@ -318,6 +317,7 @@ def score_tester(
     from kernelforge.run.budget import RunBudget, StopSignal
     from kernelforge.run.proposals import make_tester
     from kernelforge.run.task_loop import make_oracle_context
+    from kernelforge.utils.json_lines import append_rows
 
     selection = select_tasks(suite, task, every)
     print_broken(selection)
@@ -347,7 +347,7 @@ def score_tester(
                 row = scored_tests(selected, result, messages)
                 if output is not None and row is not None:
                     with writing:
-                        append_row(row, output)
+                        append_rows([row], output)
                 return tester_row(selected.suite, selected.name, result, "")
 
             for row in parallel_map(scored, [selected for _, selected in selection.tasks], jobs):

@@ -17,7 +17,6 @@ from kernelforge.cli.support.options import (
     SeedOption,
     TokensOption,
     UnconfinedOption,
-    append_row,
     begin_rows,
     budget_of,
     check_coder,
@@ -79,6 +78,7 @@ def translate(
     from kernelforge.run.translations import translate as translations
     from kernelforge.tasks import load_suite
     from kernelforge.translation.timing import SECONDS
+    from kernelforge.utils.json_lines import append_rows
 
     if both and output is None:
         raise UsageError("--both adds rows to the file of --output: name one")
@@ -115,13 +115,14 @@ def translate(
                 err.print(one_line(line[:200]))
                 if output is not None:
                     original = by_name[item.task]
-                    append_row(c_translation(original, item.sample, item.messages, item.source, verdict), output)
+                    row = c_translation(original, item.sample, item.messages, item.source, verdict)
+                    append_rows([row], output)
                     if both and item.source is not None and verdict.verdict is Verdict.OK:
-                        row = reversals.from_c(original, item.source, item.sample)
-                        if row is None:
+                        reverse = reversals.from_c(original, item.source, item.sample)
+                        if reverse is None:
                             warn(f"{item.task}: the suite's kernels are not right here, so there is no pair into CUDA")
                         else:
-                            append_row(row, output)
+                            append_rows([reverse], output)
         except BudgetExhausted as error:
             warn(f"stopped: {error}")
     right = [item for item in made if item.evaluation.verdict is Verdict.OK]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -17,6 +16,7 @@ from kernelforge.errors import UsageError
 from kernelforge.records import Candidate, Evaluation, Task
 from kernelforge.records.base import Record
 from kernelforge.utils.atomic_files import atomic_write
+from kernelforge.utils.json_lines import append_rows, json_lines
 
 Stage = Literal["trace", "augment", "task", "write", "repeat", "c", "cuda"]
 STAGES: Final[Mapping[Stage, str]] = {
@@ -210,10 +210,7 @@ class PairFolder:
             name, kept, rows = TRAIN, self._rows, list(pair_rows(item, self._seed, seconds))
         else:
             name, kept, rows = DROPPED, self._dropped, [self._dropped_row(item)]
-        with (self.folder / name).open("ab") as file:
-            file.write(_lines(rows))
-            file.flush()
-            os.fsync(file.fileno())
+        append_rows(rows, self.folder / name)
         kept += rows
 
     def _dropped_row(self, item: DroppedGraph) -> Row:
@@ -243,12 +240,7 @@ class PairFolder:
         )
 
 
-def _lines(rows: Iterable[Row]) -> bytes:
-    text = "".join(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows)
-    return text.encode("utf-8", "backslashreplace")
-
-
 def _rewrite(path: Path, rows: Iterable[Row]) -> None:
     with atomic_write(path) as part:
-        part.write_bytes(_lines(rows))
+        part.write_bytes(json_lines(rows))
         part.replace(path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -50,6 +49,7 @@ from kernelforge.run.task_loop import TaskLoop, make_task_context
 from kernelforge.search import STRATEGIES, Strategy
 from kernelforge.store import Store
 from kernelforge.tasks import Suite, load_suite
+from kernelforge.utils.machine import usable_cpus
 from kernelforge.utils.shell_hints import results_option, shell_command
 from kernelforge.version import __version__
 
@@ -161,7 +161,7 @@ def configure(
         reward=reward,
         budget=limits,
         seed=secrets.randbits(48) if seed is None else seed,
-        jobs=min(jobs or cores(), len(task_names)),
+        jobs=min(jobs or usable_cpus(), len(task_names)),
         stop_after=chosen_strategy.default_stop_after if stop_after is None else stop_after,
         starts=tuple(starts),
         stop_gain=stop_gain,
@@ -369,11 +369,6 @@ def _load_tasks(config: RunConfig) -> list[Task]:
     return [by_name[name] for name in config.tasks]
 
 
-def cores() -> int:
-    """Processors this process may use."""
-    return len(os.sched_getaffinity(0))
-
-
 def task_contexts(config: RunConfig, most: int | None = None) -> list[TaskContext]:
     """The task contexts of a run. Runs the references; calls no agent and stores nothing.
 
@@ -398,7 +393,7 @@ def _open_pool(config: RunConfig, tell: Callable[[str], None]) -> RunPool:
     """The pool of a run's devices, of this machine or of others."""
     return open_pool(
         join_host(config.host, config.device),
-        threads=max(1, cores() // config.jobs),
+        threads=max(1, usable_cpus() // config.jobs),
         jobs=config.jobs,
         measure=config.measure,
         allow_unconfined=config.allow_unconfined,

@@ -15,7 +15,7 @@ from kernelforge.devices.remote.address import HostAddress, is_remote, parse_add
 from kernelforge.errors import KernelForgeError, UsageError
 from kernelforge.evaluation.stages.full_size_measured import check_measure
 from kernelforge.records import Fingerprint, MeasureSettings, Task
-from kernelforge.utils.memory import installed_memory_bytes
+from kernelforge.utils.machine import installed_memory_bytes
 from kernelforge.workers.base import (
     Engine,
     EvaluationOrder,

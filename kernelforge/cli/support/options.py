@@ -460,7 +460,9 @@ def write_text(text: str, output: Path | None) -> None:
 
 def write_rows(rows: Iterable[BaseModel | Mapping[str, Any]], output: Path) -> None:
     """Write records or rows for training as JSON lines, atomically."""
-    write_text("".join(map(_line, rows)), output)
+    from kernelforge.utils.json_lines import json_lines
+
+    write_bytes(json_lines(rows), output)
 
 
 def begin_rows(output: Path) -> None:
@@ -472,26 +474,6 @@ def begin_rows(output: Path) -> None:
     if output.is_file() and output.stat().st_size:
         raise UsageError(f"{output} exists, with rows that were paid for: name a file that does not")
     write_rows([], output)
-
-
-def append_row(row: BaseModel | Mapping[str, Any], output: Path) -> None:
-    """Add a line to a file of JSON lines; it is on the disk when this returns.
-
-    After a crash the last line may lack its end; every earlier one is whole.
-    """
-    import os
-
-    with output.open("ab") as file:
-        file.write(_line(row).encode("utf-8", "backslashreplace"))
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _line(row: BaseModel | Mapping[str, Any]) -> str:
-    import json
-
-    text = json.dumps(row, ensure_ascii=False, allow_nan=False) if isinstance(row, Mapping) else row.model_dump_json()
-    return f"{text}\n"
 
 
 def write_bytes(content: bytes, output: Path) -> None:

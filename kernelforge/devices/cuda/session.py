@@ -29,7 +29,7 @@ from kernelforge.records import Performance, Profile, SizeFacts
 from kernelforge.sandbox import Child, Frame
 from kernelforge.sandbox.shared_memory import Blob
 from kernelforge.utils.closing import Closing
-from kernelforge.utils.memory import installed_memory_bytes
+from kernelforge.utils.machine import installed_memory_bytes
 
 COPY_BYTES_PER_S = 200e6
 """Lowest rate at which tensors move between parent and GPU; deadlines allow for it."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import os
 import signal
 import socket
 import sys
@@ -40,6 +39,7 @@ from kernelforge.records import (
 )
 from kernelforge.utils.closing import Closing
 from kernelforge.utils.frames import error_frame, packed, receive
+from kernelforge.utils.machine import usable_cpus
 
 _THREADS = 256
 """More than the tasks of a run that are worked on at a time."""
@@ -59,7 +59,7 @@ def main(descriptor: int) -> None:
 def _open(settings: FarSettings, tell: Callable[[str], None]) -> tuple[dict[str, Any], Requests]:
     pool = EvaluatorPool(
         settings.device,
-        threads=max(1, len(os.sched_getaffinity(0)) // settings.jobs),
+        threads=max(1, usable_cpus() // settings.jobs),
         measure=settings.measure,
         allow_unconfined=settings.allow_unconfined,
         tell=tell,

@@ -43,7 +43,7 @@ from kernelforge.records import (
     content_hash,
 )
 from kernelforge.sandbox.shared_memory import Blob
-from kernelforge.utils.memory import installed_memory_bytes
+from kernelforge.utils.machine import installed_memory_bytes
 
 MEMORY_SHARE = 0.25
 """Part of the device's memory that the sets of one side may take: candidate and reference each hold theirs."""
