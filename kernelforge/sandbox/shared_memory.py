@@ -50,6 +50,10 @@ _SHARE_OF_DESCRIPTORS = 4
 """A quarter of this process's descriptors may be mapped files, each of which takes up to two."""
 
 
+class MisusedFile(SandboxError):
+    """A child did with a file that it was to write what leaves it unreadable."""
+
+
 class MemoryFile(mmap.mmap):
     """A mapped memory file. It keeps its descriptor if the file is to be forwarded."""
 
@@ -161,7 +165,8 @@ def freeze(view: memoryview, timeout_s: float = 5.0) -> None:
     this waits for the end of a killed child's last thread.
 
     Raises:
-        SandboxError: a process still maps it, or sealed it against this.
+        MisusedFile: a child sealed it against this.
+        SandboxError: a process still maps it.
     """
     fd = descriptor_of(view)
     if fd is None:
@@ -171,8 +176,10 @@ def freeze(view: memoryview, timeout_s: float = 5.0) -> None:
         try:
             fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
         except OSError as error:
+            if error.errno == errno.EPERM:
+                raise MisusedFile(f"a confined child sealed the memory file that it was to write: {error}") from error
             if error.errno != errno.EBUSY:
-                raise SandboxError(f"a confined child sealed the memory file that it was to write: {error}") from error
+                raise SandboxError(f"a memory file cannot be frozen: {error}") from error
             if time.monotonic() > until:
                 raise SandboxError("a confined child that was killed still maps its memory files") from error
             time.sleep(_LOOK_S)
@@ -184,13 +191,14 @@ def written_bytes(view: memoryview) -> bytes:
     """Contents of a file of :meth:`MemoryFile.writable` that was frozen (:func:`freeze`).
 
     Raises:
-        SandboxError: it is still open to writing; or the child took pages away, whose reading could end this process.
+        MisusedFile: the child took pages away, whose reading could end this process.
+        SandboxError: it is still open to writing.
     """
     if is_open_to_writing(view):
         raise SandboxError("a memory file is read that a child could still write")
     fd = descriptor_of(view)
     if fd is None or os.lseek(fd, 0, os.SEEK_HOLE) != view.nbytes:
-        raise SandboxError("a confined child made holes in the memory file that it was to write")
+        raise MisusedFile("a confined child made holes in the memory file that it was to write")
     return bytes(view)
 
 

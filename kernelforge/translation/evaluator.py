@@ -19,7 +19,7 @@ from importlib.metadata import version
 from random import Random
 from typing import Any, Final
 
-from kernelforge.errors import SandboxError, TaskError, UsageError
+from kernelforge.errors import SandboxError, TaskError, TimingError, UsageError
 from kernelforge.evaluation.evaluator import EVALUATOR_VERSION, EvaluationResult, concluded
 from kernelforge.evaluation.oracle.client import DrawHandle, Oracle
 from kernelforge.evaluation.pool import WARM_BYTES, WarmEvaluators
@@ -27,6 +27,7 @@ from kernelforge.evaluation.stages.candidate_runs import POISONS, EvaluationStat
 from kernelforge.evaluation.stages.compile_stage import StageFailed
 from kernelforge.evaluation.stages.full_size import is_cheap
 from kernelforge.evaluation.timing import tensor_bytes
+from kernelforge.evaluation.timing.candidate_timer import performance
 from kernelforge.modelnew.client import VERDICTS, ModelNewFault, reply_bytes
 from kernelforge.modelnew.evaluator import EVALUATION_SECONDS
 from kernelforge.records import (
@@ -60,14 +61,13 @@ from kernelforge.translation.timing import (
     EagerTorch,
     PlacedDraw,
     cpu_name,
-    cpu_performance,
     declared_threads,
     placed_draws,
     time_sides,
-    usable_cpus,
 )
-from kernelforge.translation.worker import COMPILERS, FLAGS, FORTRAN_FLAGS
+from kernelforge.translation.worker import compiler_command
 from kernelforge.utils.closing import Closing
+from kernelforge.utils.machine import usable_cpus
 from kernelforge.version import __version__
 
 C_VERSION: Final = f"{EVALUATOR_VERSION}+c.2"
@@ -172,9 +172,7 @@ class CEvaluator:
             raise ValueError("this evaluator takes candidates of lane 'c'")
         if language == "python" and self._python is None:
             raise UsageError("this evaluator has no processes for candidates in Python: construct it with `python`")
-        if self._measure is not None and (
-            language not in ("c", "cpp", "fortran") or launcher is not None or offload is not None
-        ):
+        if self._measure is not None and (language not in ("c", "cpp", "fortran") or offload is not None):
             raise UsageError(
                 f"functions in {offload or language} are not timed: only those of C, C++ and Fortran on the host are"
             )
@@ -184,9 +182,9 @@ class CEvaluator:
         self.oracle.renew()
         try:
             library = self._cascade(candidate, work, full, language, launcher, offload)
-            if library is not None and work.checks[-1].status == "passed":
+            if library is not None and self._measure is not None and work.checks[-1].status == "passed":
                 with work.clock("timing"):
-                    outcome = self._timed(library, work, language)
+                    outcome = self._timed(library, work, language, self._measure)
         except StageFailed as caught:
             outcome = caught
         seconds = time.perf_counter() - start
@@ -225,13 +223,15 @@ class CEvaluator:
                 self._check_size(child, size, work, full, launch)
         return library
 
-    def _timed(self, library: Blob, work: EvaluationState, language: CLanguage) -> Performance:
+    def _timed(
+        self, library: Blob, work: EvaluationState, language: CLanguage, settings: MeasureSettings
+    ) -> Performance:
         """Time the candidate in turn with the suite's function and with eager PyTorch, on fresh inputs.
 
         Raises:
-            StageFailed: it failed, or was wrong, while it was timed.
+            StageFailed: it failed, or was wrong, while it was timed; or this machine gave no time.
         """
-        settings, facts = self._measure or MeasureSettings(), self.facts.at("full")
+        facts = self.facts.at("full")
         size = next(size for size in self.task.sizes if size.name == "full")
         seeds = (int(content_hash(work.seed, self.task.name, "timing", at), 16) for at in itertools.count())
 
@@ -245,12 +245,11 @@ class CEvaluator:
         def compare(placed: PlacedDraw, outputs: Sequence[Blob]) -> None:
             self._error(placed.handle, outputs, facts, work, size, stage="timing")
 
-        compiler, standard, _ = COMPILERS[language]
         conditions = CpuConditions(
             name=cpu_name(),
             cpus=usable_cpus(),
             threads=declared_threads(),
-            command=" ".join((compiler, standard, *FLAGS, *(FORTRAN_FLAGS if language == "fortran" else ()))),
+            command=" ".join(compiler_command(language)),
         )
         try:
             timing = time_sides(
@@ -270,7 +269,9 @@ class CEvaluator:
             )
         except ModelNewFault as fault:
             work.fail(VERDICTS[fault.kind], size, "task", _reason(fault), stage="timing")
-        return cpu_performance(timing)
+        except (SandboxError, TimingError) as error:
+            raise StageFailed(Verdict.INFRA, "timing", str(error)) from error
+        return performance(timing, None, None)
 
     def _compiled(self, source: str) -> Blob:
         """Library of a function of the suite, or of an empty one; it is compiled once."""

@@ -9,11 +9,12 @@ from __future__ import annotations
 import ctypes
 import mmap
 from collections.abc import Sequence
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 from kernelforge.sandbox.channel import Channel
 from kernelforge.sandbox.shared_memory import Blob
 from kernelforge.translation.pages import PROT_NONE, address_of, protect
+from kernelforge.translation.replies import end_call, failure, unsupported
 
 HOOKS: Final = "host_runtime"
 """Variable of the program that holds the functions here."""
@@ -154,9 +155,8 @@ class HostRuntime:
             kind, address = kinds[at], values[at]
             if kind < _POINTER:
                 if kind not in _NUMBERS:
-                    self._end(
-                        {"ok": True, "unsupported": f"argument {at + 1} of `{kernel}` is no number of 4 or 8 bytes"}
-                    )
+                    text = f"argument {at + 1} of `{kernel}` is no number of 4 or 8 bytes"
+                    end_call(self._channel, unsupported(text))
                 typed, reader = _NUMBERS[kind]
                 value = reader.from_address(address).value
                 arguments.append([typed, value.hex() if isinstance(value, float) else value])
@@ -168,7 +168,7 @@ class HostRuntime:
             item, offset = self._find(pointer)
             if item is None:
                 text = f"argument {at + 1} of the launch of `{kernel}` is no address of device memory"
-                self._end({"ok": False, "failure": {"kind": "crash", "text": text, "type": "", "line": None}})
+                end_call(self._channel, failure("crash", text))
             if item not in used:
                 used.append(item)
             arguments.append(["pointer", used.index(item), offset, _ELEMENTS.get(kind - _POINTER, "uint8")])
@@ -180,9 +180,3 @@ class HostRuntime:
     def _store(self, used: Sequence[_Allocation], results: Sequence[Blob]) -> None:
         for item, data in zip(used, results, strict=True):
             item.content[:] = memoryview(data).cast("B")
-
-    def _end(self, reply: dict[str, Any]) -> NoReturn:
-        """Answer for the call as a whole, and wait until the parent ends this process."""
-        self._channel.send(reply)
-        while True:
-            self._channel.receive()

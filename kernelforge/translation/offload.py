@@ -25,6 +25,7 @@ from typing import Any, Final, Literal, NamedTuple, NoReturn
 
 from kernelforge.sandbox.channel import Channel
 from kernelforge.translation.pages import PROT_NONE, PROT_READ, PROT_WRITE, GuardedArray, protect_pages
+from kernelforge.translation.replies import end_call, failure, unsupported
 
 Offload = Literal["openmp", "openacc"]
 """Directives whose regions get a memory of their own."""
@@ -527,16 +528,10 @@ class OffloadRuntime:
 
     def _fail(self, text: str) -> NoReturn:
         """End the call with a fault of the program."""
-        self._end({"ok": False, "failure": {"kind": "crash", "text": text, "type": "", "line": None}})
+        end_call(self._channel, failure("crash", text))
 
     def _unsupported(self, text: str) -> NoReturn:
-        self._end({"ok": True, "unsupported": text})
-
-    def _end(self, reply: dict[str, Any]) -> NoReturn:
-        """Answer for the call as a whole, and wait until the parent ends this process."""
-        self._channel.send(reply)
-        while True:
-            self._channel.receive()
+        end_call(self._channel, unsupported(text))
 
 
 def _object(host: int, size: int, kind: int) -> _Object:

@@ -14,6 +14,9 @@ PROT_WRITE: Final = 2
 
 _PAGE: Final = mmap.PAGESIZE
 
+_mprotect = ctypes.CDLL(None, use_errno=True).mprotect
+_mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+
 
 def address_of(area: mmap.mmap) -> int:
     """The address at which an area begins."""
@@ -21,15 +24,23 @@ def address_of(area: mmap.mmap) -> int:
 
 
 def protect(area: mmap.mmap, start: int, size: int, protection: int) -> None:
-    """Set what may be done with pages of an area."""
+    """Set what may be done with pages of an area.
+
+    Args:
+        area: private memory.
+        start: offset in bytes of the first page.
+        size: in bytes.
+        protection: a sum of :data:`PROT_READ` and :data:`PROT_WRITE`.
+
+    Raises:
+        OSError: the kernel refuses.
+    """
     protect_pages(address_of(area) + start, size, protection)
 
 
 def protect_pages(address: int, size: int, protection: int) -> None:
-    """Set what may be done with the pages that begin at an address."""
-    change = ctypes.CDLL(None, use_errno=True).mprotect
-    change.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-    if change(address, size, protection):
+    """Set what may be done with the pages that begin at an address; see :func:`protect`."""
+    if _mprotect(address, size, protection):
         raise OSError(ctypes.get_errno(), "mprotect")
 
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from kernelforge.sandbox.channel import Channel, Frame
 from kernelforge.sandbox.shared_memory import Blob
+from kernelforge.translation.replies import failure, unsupported
 
 FILE: Final = "candidate.py"
 _DTYPES: Final = {"float": np.float32, "double": np.float64, "int": np.int32}
@@ -59,11 +60,11 @@ class _Server:
                     return self._run(request, frame.blobs)
             return {"ok": True}, ()
         except ModuleNotFoundError as error:
-            return {"ok": True, "unsupported": f"it imports {error.name}, which is not installed here"}, ()
+            return unsupported(f"it imports {error.name}, which is not installed here"), ()
         except MemoryError as error:
-            return {"ok": False, "failure": _failure("memory", error)}, ()
+            return _raised("memory", error), ()
         except BaseException as error:  # an exit of the candidate is its failure too
-            return {"ok": False, "failure": _failure(kind, error)}, ()
+            return _raised(kind, error), ()
 
     def _load(self, source: str, name: str) -> None:
         """Run the candidate's file, which has to be a file: Numba reads the text of functions."""
@@ -93,8 +94,8 @@ class _Server:
         return {"ok": True}, [output.tobytes() for output in outputs]
 
 
-def _failure(kind: str, error: BaseException) -> dict[str, Any]:
-    """The exception, and the last line of the candidate's file on its way."""
+def _raised(kind: str, error: BaseException) -> dict[str, Any]:
+    """The reply for an exception, with the last line of the candidate's file on its way."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == FILE]
     line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
-    return {"kind": kind, "text": str(error)[:_MOST_TEXT], "type": type(error).__name__, "line": line}
+    return failure(kind, str(error)[:_MOST_TEXT], type=type(error).__name__, line=line)

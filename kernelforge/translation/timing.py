@@ -8,39 +8,41 @@ Each block is therefore a process of its own, in which only a warm-up call ran b
   file that several received, one could leave its results to the next. Smaller ones come through the socket, and the
   copy is part of the time;
 - the parent's clock runs from before the request until the process has ended, killed after its reply: work that is left
-  to a thread is part of the time, or lost;
-- outputs are memory files of the parent, read after that, and compared with the oracle's values in every block.
+  to a thread is lost, but for what it does until then, which is part of the time;
+- outputs are memory files of the parent, read after that; those of the candidate are compared with the oracle's values
+  in every block.
 
 Only one side's process exists at a time. Sides take turns in the order ABBA, as on a GPU, and the suite's function goes
-through the same steps.
+through the same steps, but that nothing compares its outputs.
 """
 
 from __future__ import annotations
 
-import os
+import math
 import platform
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from random import Random
 from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 
-from kernelforge.errors import BaselineError, SandboxError, TaskError, UsageError
+from kernelforge.errors import BaselineError, SandboxError, TaskError, TimingError, UsageError
 from kernelforge.evaluation.oracle.client import DrawHandle, Oracle
 from kernelforge.evaluation.timing.protocol import EAGER_ROUNDS, FEWEST_ROUNDS, RoundLog, StopRule
 from kernelforge.evaluation.timing.statistics import half_width, median_of_clusters
 from kernelforge.modelnew.client import ModelNewFault
-from kernelforge.records import CpuConditions, MeasureSettings, Origin, Performance, SideTimes, Timing
+from kernelforge.records import CpuConditions, MeasureSettings, SideTimes, Timing
 from kernelforge.sandbox import Zygote
 from kernelforge.sandbox.policy import Limits, role_policy
-from kernelforge.sandbox.shared_memory import Blob, MemoryFile, freeze, written_bytes
+from kernelforge.sandbox.shared_memory import Blob, MemoryFile, MisusedFile, freeze, written_bytes
 from kernelforge.translation.client import CChild
 
 PROTOCOL: Final = "cpu/1"
 SUITE_FUNCTION: Final = "c"
-"""The baseline that is the suite's own C function, compiled by the same command."""
+"""The baseline that is the suite's own C function, compiled with the same flags by the C compiler."""
 EAGER: Final = "eager"
 EMPTY: Final = "empty"
 """A function that does nothing: its time is part of each other C function's, and is recorded."""
@@ -70,7 +72,7 @@ class TimedBlock(NamedTuple):
 
     seconds: float
     outputs: list[list[bytes]]
-    """By draw; empty of a side whose outputs are compared where they are."""
+    """By draw, for the candidate's to be compared; empty of a side that leaves none."""
 
 
 class TimedSide(Protocol):
@@ -115,28 +117,28 @@ class CFunction:
         """See :class:`TimedSide`.
 
         Raises:
-            ModelNewFault: the function ended its process, or took too long.
-            SandboxError: its process does not end.
+            ModelNewFault: the function ended its process, took too long, or left files that cannot be read.
+            SandboxError: this machine makes no memory files, or the process does not end.
         """
         written = [_outputs(draw) for draw in draws]
         library = MemoryFile.sealed(self._library)
         warm_inputs = [MemoryFile.sealed(blob) for blob in warm.inputs]
         calls = [draw.arguments for draw in draws]
         inputs = [MemoryFile.sealed(blob) for draw in draws for blob in draw.inputs]
-        with CChild(self._zygote, "cpu", self._limits, run_s=self._run_s) as child:
-            child.open(library, self._symbol)
-            child.take_outputs(_outputs(warm))
-            child.timed([warm.arguments], warm_inputs)
-            child.take_outputs([file for files in written for file in files])
-            began = self._clock()
-            child.timed(calls, inputs)
-            child.end()
-            for file in (file for files in written for file in files):
-                freeze(file)
-            seconds = self._clock() - began
         try:
+            with CChild(self._zygote, "cpu", self._limits, run_s=self._run_s) as child:
+                child.open(library, self._symbol)
+                child.take_outputs(_outputs(warm))
+                child.timed([warm.arguments], warm_inputs)
+                child.take_outputs([file for files in written for file in files])
+                began = self._clock()
+                child.timed(calls, inputs)
+                child.end()
+                for file in (file for files in written for file in files):
+                    freeze(file)
+                seconds = self._clock() - began
             return TimedBlock(seconds, [[written_bytes(file) for file in files] for files in written])
-        except SandboxError as error:
+        except MisusedFile as error:
             raise ModelNewFault("policy", str(error)) from error
 
 
@@ -157,18 +159,24 @@ class EagerTorch:
 
         Raises:
             BaselineError: it cannot be timed.
+            TimingError: it ended the oracle's process, and the draws with it. It is not tried again there.
         """
         try:
             side = self._oracle.arm(EAGER, [draw.handle.handle for draw in draws])
             try:
                 side.run(1)
-                return TimedBlock(side.times()[0] * 1e-6, [])
+                seconds = side.times()[0] * 1e-6
             finally:
                 side.close()
         except (SandboxError, TaskError, UsageError) as error:
             if not self._oracle.holds_draws:
-                raise
+                why = f"timing eager PyTorch ended the oracle's process: {error}"
+                self._oracle.give_up(EAGER, why)
+                raise TimingError(why) from error
             raise BaselineError(str(error)) from error
+        if not 0 < seconds < math.inf:
+            raise BaselineError(f"{seconds:g} s is no time of eager PyTorch")
+        return TimedBlock(seconds, [])
 
 
 def time_sides(
@@ -183,7 +191,10 @@ def time_sides(
     clock: Callable[[], float],
     rng: Random,
 ) -> Timing:
-    """Time a candidate in turn with its baselines, until the ratio to the first is known to ``settings.precision``.
+    """Time a candidate in turn with its baselines, until the ratio to the fastest is known to ``settings.precision``.
+
+    All take part in the first :data:`EAGER_ROUNDS` rounds, then only the suite's function and the one that is the
+    fastest so far.
 
     Args:
         candidate: the candidate.
@@ -202,87 +213,159 @@ def time_sides(
         TimingError: times that cannot be.
     """
     began = clock()
-    others = {side.name: side for side in baselines}
-    logs = {side.name: RoundLog(side.name, [], []) for side in baselines}
-    absent: dict[str, str] = {}
-    blocks: list[list[float]] = []
-    draws = np.random.default_rng(rng.getrandbits(64))
+    rounds = _Rounds([side.name for side in baselines], settings.precision, np.random.default_rng(rng.getrandbits(64)))
     with draw(1) as (warm,):
-        first = candidate.block(warm, [warm])
-        arrays = max(len(warm.inputs), sum(item["kind"] == "output" for item in warm.arguments), 1)
-        sets = max(1, min(MOST_SETS, _MOST_FILES // arrays, round(BLOCK_S / max(first.seconds, 1e-9) + 0.5)))
-        rule = StopRule(settings.precision)
+        sets = _sets(warm, candidate.block(warm, [warm]).seconds)
         while True:
-            turn = [candidate, *(side for side in others.values() if _is_due(side.name, len(blocks)))]
-            rng.shuffle(turn)
-            seconds: dict[str, list[float]] = {side.name: [] for side in turn}
+            turn = [side for side in baselines if side.name in rounds.due()]
             with draw(sets) as drawn:
-                for side in (*turn, *reversed(turn)):
-                    if side.name in absent:
-                        continue
-                    try:
-                        block = side.block(warm, drawn)
-                    except (BaselineError, ModelNewFault) as error:
-                        if side is candidate:
-                            raise
-                        absent[side.name] = str(error)
-                        del others[side.name], logs[side.name]
-                        continue
-                    seconds[side.name].append(block.seconds / sets * 1e6)
-                    if side is candidate:
-                        for placed, outputs in zip(drawn, block.outputs, strict=True):
-                            compare(placed, outputs)
-            own = seconds.pop(candidate.name)
-            blocks.append(own)
-            for name, times in seconds.items():
-                if name in logs:
-                    logs[name].candidate_us.append(float(np.mean(own)))
-                    logs[name].baseline_us.append(float(np.mean(times)))
-            done = len(blocks)
-            if rule.due(done):
-                main = next((log for name, log in logs.items() if len(log.candidate_us) == done), None)
-                if main is not None:
-                    ratio = main.ratio(draws)
-                    rule.saw(done, half_width(ratio.speedup, ratio.interval))
-                else:
-                    rule.saw(done, half_width(*median_of_clusters([np.asarray(each) for each in blocks], draws)))
-            if rule.settled or (done >= FEWEST_ROUNDS and clock() - began >= settings.seconds):
-                break
-    empty = logs.pop(EMPTY, None)
-    absent.pop(EMPTY, None)
-    ratios = tuple(log.ratio(draws) for log in logs.values())
-    return Timing(
-        protocol=PROTOCOL,
-        sets=sets,
-        set_bytes=set_bytes,
-        flush_bytes=0,
-        candidate=_side(candidate.name, blocks, draws),
-        baselines=tuple(_side(log.baseline, [[each] for each in log.baseline_us], draws) for log in logs.values()),
-        ratios=ratios,
-        fastest=min(ratios, key=lambda ratio: ratio.speedup).baseline if ratios else None,
-        absent=absent,
-        settled=rule.settled,
-        budget_s=settings.seconds,
-        cpu=cpu if empty is None else cpu.model_copy(update={"overhead_us": float(np.median(empty.baseline_us))}),
-    )
+                times, failed = _round(candidate, turn, warm, drawn, compare, rng)
+            rounds.add(times.pop(candidate.name), times, failed)
+            if rounds.settled or (rounds.done >= FEWEST_ROUNDS and clock() - began >= settings.seconds):
+                return rounds.timing(candidate.name, settings, cpu, sets=sets, set_bytes=set_bytes)
 
 
-def cpu_performance(timing: Timing) -> Performance:
-    """The record of the time of a C function."""
-    against = None if timing.fastest is None else timing.ratio(timing.fastest)
-    eager = timing.ratio(EAGER)
-    return Performance(
-        time_us=timing.candidate.median_us,
-        origin=Origin.MEASURED,
-        interval_us=timing.candidate.interval_us,
-        samples=len(timing.candidate.samples_us),
-        protocol=timing.protocol,
-        bound="unprofiled",
-        speedup=None if against is None else against.speedup,
-        speedup_lower=None if against is None else min(against.interval[0], against.speedup),
-        speedup_eager=None if eager is None else eager.speedup,
-        timing=timing,
-    )
+class _Rounds:
+    """Times of the candidate and of its baselines, by round.
+
+    Args:
+        baselines: their names.
+        precision: half-width of the interval, as a share of the ratio, at which that is settled.
+        generator: for resampling.
+    """
+
+    def __init__(self, baselines: Sequence[str], precision: float, generator: np.random.Generator) -> None:
+        self._logs = {name: RoundLog(name, [], []) for name in baselines}
+        self._absent: dict[str, str] = {}
+        self._blocks: list[list[float]] = []
+        """µs of a call in both blocks of the candidate, by round."""
+        self._rules: defaultdict[str | None, StopRule] = defaultdict(lambda: StopRule(precision))
+        """By the baseline whose ratio is looked at; None looks at the candidate's own time."""
+        self._generator = generator
+
+    @property
+    def done(self) -> int:
+        return len(self._blocks)
+
+    @property
+    def settled(self) -> bool:
+        """Whether the ratio to the baseline that is the fastest so far is; without one, whether the time is."""
+        return self._rules[self._fastest()].settled
+
+    def due(self) -> set[str]:
+        """Baselines of the next round."""
+        if self.done < EAGER_ROUNDS:
+            return set(self._logs)
+        return {name for name in self._logs if name in (SUITE_FUNCTION, self._fastest())}
+
+    def add(self, own: list[float], times: Mapping[str, Sequence[float]], failed: Mapping[str, str]) -> None:
+        """Take in a round.
+
+        Args:
+            own: µs of a call in the blocks of the candidate.
+            times: likewise, of each baseline that took part.
+            failed: why each baseline that takes part no longer failed.
+        """
+        self._absent.update(failed)
+        for name in failed:
+            del self._logs[name]
+        self._blocks.append(own)
+        for name, each in times.items():
+            self._logs[name].candidate_us.append(float(np.mean(own)))
+            self._logs[name].baseline_us.append(float(np.mean(each)))
+        fastest = self._fastest()
+        rule, log = self._rules[fastest], None if fastest is None else self._logs[fastest]
+        done = self.done if log is None else len(log.candidate_us)
+        if rule.due(done):
+            rule.saw(done, self._half_width(log))
+
+    def timing(
+        self, candidate: str, settings: MeasureSettings, cpu: CpuConditions, *, sets: int, set_bytes: int
+    ) -> Timing:
+        """The record of all rounds; arguments as of :func:`time_sides`."""
+        logs = [log for name, log in self._logs.items() if name != EMPTY]
+        empty = self._logs.get(EMPTY)
+        return Timing(
+            protocol=PROTOCOL,
+            sets=sets,
+            set_bytes=set_bytes,
+            flush_bytes=0,
+            candidate=self._side(candidate, self._blocks),
+            baselines=tuple(self._side(log.baseline, [[each] for each in log.baseline_us]) for log in logs),
+            ratios=tuple(log.ratio(self._generator) for log in logs),
+            fastest=self._fastest(),
+            absent={name: why for name, why in self._absent.items() if name != EMPTY},
+            settled=self.settled,
+            budget_s=settings.seconds,
+            cpu=cpu if empty is None else cpu.model_copy(update={"overhead_us": float(np.median(empty.baseline_us))}),
+        )
+
+    def _fastest(self) -> str | None:
+        """The baseline over which the speedup is the smallest so far."""
+        logs = [log for name, log in self._logs.items() if name != EMPTY]
+        return min(logs, key=lambda log: log.speedup).baseline if logs else None
+
+    def _half_width(self, log: RoundLog | None) -> float:
+        """Of the interval of the ratio to a baseline, or of the candidate's own time; as a share of the number."""
+        if log is not None:
+            ratio = log.ratio(self._generator)
+            return half_width(ratio.speedup, ratio.interval)
+        return half_width(*median_of_clusters([np.asarray(each) for each in self._blocks], self._generator))
+
+    def _side(self, name: str, blocks: Sequence[Sequence[float]]) -> SideTimes:
+        median, interval = median_of_clusters([np.asarray(each) for each in blocks], self._generator)
+        return SideTimes(
+            name=name,
+            samples_us=tuple(float(f"{value:.6g}") for each in blocks for value in each),
+            median_us=median,
+            interval_us=interval,
+            captured=False,
+        )
+
+
+def _sets(draw: PlacedDraw, first_s: float) -> int:
+    """Calls of a block: as many as fill it, where the first call took so long, and as their files allow."""
+    outputs = [item for item in draw.arguments if item["kind"] == "output"]
+    arrays = max(len(draw.inputs), len(outputs), 1)
+    return max(1, min(MOST_SETS, _MOST_FILES // arrays, math.ceil(BLOCK_S / max(first_s, 1e-9))))
+
+
+def _round(
+    candidate: TimedSide,
+    baselines: Sequence[TimedSide],
+    warm: PlacedDraw,
+    draws: Sequence[PlacedDraw],
+    compare: Callable[[PlacedDraw, Sequence[bytes]], None],
+    rng: Random,
+) -> tuple[dict[str, list[float]], dict[str, str]]:
+    """One block of each side in an order by chance, and one more in the reverse order.
+
+    Returns:
+        µs of a call in each block, by side; and why a baseline failed, which has no times then.
+
+    Raises:
+        ModelNewFault: the candidate failed.
+    """
+    turn = [candidate, *baselines]
+    rng.shuffle(turn)
+    times: dict[str, list[float]] = {side.name: [] for side in turn}
+    failed: dict[str, str] = {}
+    for side in (*turn, *reversed(turn)):
+        if side.name in failed:
+            continue
+        try:
+            block = side.block(warm, draws)
+        except (BaselineError, ModelNewFault) as error:
+            if side is candidate:
+                raise
+            failed[side.name] = str(error)
+            del times[side.name]
+            continue
+        times[side.name].append(block.seconds / len(draws) * 1e6)
+        if side is candidate:
+            for placed, outputs in zip(draws, block.outputs, strict=True):
+                compare(placed, outputs)
+    return times, failed
 
 
 def cpu_name() -> str:
@@ -293,11 +376,6 @@ def cpu_name() -> str:
     except OSError:
         names = []
     return names[0] if names else platform.machine()
-
-
-def usable_cpus() -> int:
-    """Processors that this process may run on."""
-    return len(os.sched_getaffinity(0))
 
 
 @contextmanager
@@ -328,22 +406,6 @@ def placed_draws(
 def _outputs(draw: PlacedDraw) -> list[memoryview]:
     sizes = [int(item["bytes"]) for item in draw.arguments if item["kind"] == "output"]
     return [MemoryFile.writable(size, _POISON) for size in sizes]
-
-
-def _is_due(name: str, rounds: int) -> bool:
-    """Whether a side takes part in the next round: what is there for information does in the first ones."""
-    return name == SUITE_FUNCTION or rounds < EAGER_ROUNDS
-
-
-def _side(name: str, blocks: Sequence[Sequence[float]], rng: np.random.Generator) -> SideTimes:
-    median, interval = median_of_clusters([np.asarray(each) for each in blocks], rng)
-    return SideTimes(
-        name=name,
-        samples_us=tuple(float(f"{value:.6g}") for each in blocks for value in each),
-        median_us=median,
-        interval_us=interval,
-        captured=False,
-    )
 
 
 def declared_threads() -> int:

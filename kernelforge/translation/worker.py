@@ -24,22 +24,24 @@ from kernelforge.sandbox.shared_memory import Blob
 from kernelforge.translation.host_runtime import HostRuntime
 from kernelforge.translation.offload import RUNTIME_SOURCE, Offload, OffloadRuntime
 from kernelforge.translation.pages import PROT_READ, GuardedArray, protect
+from kernelforge.translation.replies import failure
 
-FLAGS: Final = ("-O2", "-fopenmp", "-fPIC", "-shared", "-fno-diagnostics-show-caret")
-"""Of both compilers. OpenMP's directives count; arithmetic follows the standards."""
+_FLAGS: Final = ("-O2", "-fopenmp", "-fPIC", "-shared", "-fno-diagnostics-show-caret")
+"""Of every compiler. OpenMP's directives count; arithmetic follows the standards."""
 _OFFLOAD_FLAGS: Final[dict[Offload | None, tuple[str, ...]]] = {
     None: (), "openmp": (), "openacc": ("-fno-openmp", "-fopenacc"),
 }  # fmt: skip
 """Further ones by the directives that run in a memory of their own."""
 _RUNTIME_FLAGS: Final = ("-std=gnu11", "-O2", "-fPIC", "-fno-builtin", "-c")
-COMPILERS: Final = {
-    "c": ("cc", "-std=gnu11", "c"),
-    "cpp": ("c++", "-std=gnu++17", "cpp"),
-    "cuda": ("c++", "-std=gnu++17", "cpp"),
-    "fortran": ("gfortran", "-std=gnu", "f90"),
+_COMPILERS: Final = {
+    "c": ("cc", "-std=gnu11"),
+    "cpp": ("c++", "-std=gnu++17"),
+    "cuda": ("c++", "-std=gnu++17"),
+    "fortran": ("gfortran", "-std=gnu"),
 }
-"""Compiler of each language, its standard, and the suffix of its files. A CUDA host program is C++ with a runtime."""
-FORTRAN_FLAGS: Final = ("-ffree-form", "-ffree-line-length-none", "-fcheck=bounds")
+"""Compiler of each language, and its standard. A CUDA host program is C++ with a runtime."""
+_SUFFIXES: Final = {"c": "c", "cpp": "cpp", "cuda": "cpp", "fortran": "f90"}
+_FORTRAN_FLAGS: Final = ("-ffree-form", "-ffree-line-length-none", "-fcheck=bounds")
 """Of the Fortran compiler alone. An access outside the bounds of an array ends the process."""
 
 LIBRARY: Final = "./candidate.so"
@@ -52,6 +54,12 @@ _NUMBERS: Final[dict[str, Any]] = {
 }  # fmt: skip
 
 _Reply = tuple[dict[str, Any], Sequence[Blob]]
+
+
+def compiler_command(language: str, offload: Offload | None = None) -> tuple[str, ...]:
+    """Compiler and flags of a candidate's language, without files and libraries."""
+    own = _FORTRAN_FLAGS if language == "fortran" else ()
+    return (*_COMPILERS[language], *_FLAGS, *_OFFLOAD_FLAGS[offload], *own)
 
 
 def warm_up(options: Mapping[str, Any]) -> None:
@@ -117,8 +125,8 @@ class _Server:
                     return self._run(request, frame.blobs)
                 case unknown:
                     raise _Failure("build", f"the child knows no request {unknown!r}")
-        except _Failure as failure:
-            return {"ok": False, "failure": {"kind": failure.kind, "text": str(failure), "type": "", "line": None}}, ()
+        except _Failure as caught:
+            return failure(caught.kind, str(caught)), ()
 
     def _run(self, request: Mapping[str, Any], blobs: Sequence[Blob]) -> _Reply:
         """Call the function once; every array stands at one end of its pages, next to one that cannot be read."""
@@ -185,7 +193,7 @@ def _load(source: str, declaration: str, name: str, language: str, offload: Offl
     Raises:
         _Failure: it does not compile, or defines no such function.
     """
-    compiler, standard, suffix = COMPILERS[language]
+    suffix = _SUFFIXES[language]
     file, entry = f"candidate.{suffix}", f"entry.{suffix}"
     linkage = 'extern "C" ' if suffix == "cpp" else ""
     Path(file).write_text(source)
@@ -193,17 +201,16 @@ def _load(source: str, declaration: str, name: str, language: str, offload: Offl
         entry = file
     else:
         Path(entry).write_text(f'{linkage}{declaration};\n#include "{file}"\n')
-    own = FORTRAN_FLAGS if language == "fortran" else ()
     objects = []
     if offload is not None:
         Path("offload_runtime.c").write_text(RUNTIME_SOURCE)
-        _compile("cc", [*_RUNTIME_FLAGS, "-o", "offload_runtime.o", "offload_runtime.c"])
+        _compile(["cc", *_RUNTIME_FLAGS, "-o", "offload_runtime.o", "offload_runtime.c"])
         objects.append("offload_runtime.o")
-    _compile(compiler, [standard, *FLAGS, *_OFFLOAD_FLAGS[offload], *own, "-o", LIBRARY, entry, *objects, "-lm"])
+    _compile([*compiler_command(language, offload), "-o", LIBRARY, entry, *objects, "-lm"])
     return _opened(name)
 
 
-def _compile(compiler: str, arguments: Sequence[str]) -> None:
+def _compile(command: Sequence[str]) -> None:
     """Run a compiler.
 
     Raises:
@@ -213,10 +220,10 @@ def _compile(compiler: str, arguments: Sequence[str]) -> None:
         with open("log", "wb") as log:
             ascii_quotes = {**os.environ, "LC_ALL": "C"}
             code = subprocess.run(
-                [compiler, *arguments], stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=ascii_quotes, check=False
+                command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=ascii_quotes, check=False
             ).returncode
     except OSError as error:
-        raise _Failure("missing", f"the compiler `{compiler}` cannot be run: {error}") from error
+        raise _Failure("missing", f"the compiler `{command[0]}` cannot be run: {error}") from error
     with open("log", errors="replace") as log:
         text = log.read(_MOST_LOG)
     if code:

@@ -23,8 +23,10 @@ from kernelforge.sandbox.self_test import run_self_test
 from kernelforge.sandbox.shared_memory import (
     SMALLEST_FILE,
     MemoryFile,
+    MisusedFile,
     descriptor_of,
     freeze,
+    is_open_to_writing,
     same_bytes,
     seal,
     written_bytes,
@@ -530,5 +532,13 @@ def test_a_written_file_with_a_hole_is_not_read():
     start, length = ctypes.c_long(0), ctypes.c_long(mmap.PAGESIZE)
     assert ctypes.CDLL(None).fallocate(descriptor_of(view), keep_size | punch_hole, start, length) == 0
     freeze(view)
-    with pytest.raises(SandboxError, match="made holes"):
+    with pytest.raises(MisusedFile, match="made holes"):
         written_bytes(view)
+
+
+def test_a_file_that_its_writer_sealed_is_said_to_be_misused():
+    view = MemoryFile.writable(SIZE, 1)
+    fcntl.fcntl(descriptor_of(view), fcntl.F_ADD_SEALS, fcntl.F_SEAL_SEAL)
+    with pytest.raises(MisusedFile, match="sealed the memory file"):
+        freeze(view)
+    assert is_open_to_writing(view)

@@ -11,17 +11,20 @@ from random import Random
 
 import pytest
 
-from kernelforge.errors import BaselineError
+from kernelforge.errors import BaselineError, KernelForgeError, SandboxError, TimingError
 from kernelforge.evaluation.oracle.client import DrawHandle
 from kernelforge.evaluation.pool import EvaluatorPool
+from kernelforge.evaluation.timing.protocol import EAGER_ROUNDS
 from kernelforge.modelnew.client import ModelNewFault
 from kernelforge.records import CpuConditions, Evaluation, MeasureSettings, Task, Timing, Verdict
 from kernelforge.sandbox import Zygote
 from kernelforge.sandbox.shared_memory import MemoryFile
+from kernelforge.translation import timing as timing_module
 from kernelforge.translation.client import LIMITS, CChild
 from kernelforge.translation.evaluator import CEvaluator, c_candidate
 from kernelforge.translation.signature import read_signature
 from kernelforge.translation.timing import EMPTY, MOST_SETS, CFunction, PlacedDraw, TimedBlock, time_sides
+from kernelforge.translation.worker import compiler_command
 from tests.support.factories import make_fingerprint
 
 CONDITIONS = CpuConditions(name="a processor", cpus=2, threads=2, command="cc")
@@ -109,6 +112,42 @@ def test_the_fastest_baseline_is_the_one_of_the_speedup_and_an_empty_call_is_non
     assert timing.cpu.overhead_us == pytest.approx(0.25e6)
 
 
+class Noisy(Side):
+    """A side whose calls take between half of the time and five times as long."""
+
+    def __init__(self, name: str, call_s: float, clock: Clock) -> None:
+        super().__init__(name, call_s, clock)
+        self._mean_s, self._noise = call_s, Random(5)
+
+    def block(self, warm: PlacedDraw, draws: Sequence[PlacedDraw]) -> TimedBlock:
+        self._call_s = self._mean_s * self._noise.uniform(0.5, 5.0)
+        return super().block(warm, draws)
+
+
+@pytest.mark.parametrize(("c_s", "eager_s", "fastest"), [(3.0, 2.0, "eager"), (2.0, 3.0, "c")])
+def test_the_fastest_baseline_takes_part_in_every_round(c_s: float, eager_s: float, fastest: str) -> None:
+    clock = Clock()
+    sides = [Side("c", c_s, clock), Side("eager", eager_s, clock), Side(EMPTY, 0.25, clock)]
+    timing, _ = timed(Side("candidate", 1.0, clock), sides, clock)
+    assert timing.fastest == fastest
+    rounds = len(timing.candidate.samples_us) // 2
+    blocks = {ratio.baseline: ratio.blocks // 2 for ratio in timing.ratios}
+    assert rounds > EAGER_ROUNDS
+    assert blocks == {"c": rounds, "eager": rounds if fastest == "eager" else EAGER_ROUNDS}
+    assert len(sides[2].seen) == 2 * EAGER_ROUNDS
+
+
+def test_settled_is_said_of_the_ratio_to_the_fastest_baseline() -> None:
+    clock = Clock()
+    steady, noisy = Side("c", 60.0, clock), Noisy("eager", 1.0, clock)
+    timing, _ = timed(Side("candidate", 1.0, clock), [steady, noisy], clock, seconds=4000.0)
+    assert (timing.fastest, timing.settled) == ("eager", False)
+    clock = Clock()
+    steady, noisy = Side("c", 0.1, clock), Noisy("eager", 1.0, clock)
+    timing, _ = timed(Side("candidate", 1.0, clock), [steady, noisy], clock)
+    assert (timing.fastest, timing.settled) == ("c", True)
+
+
 def test_a_baseline_that_fails_is_left_out_with_its_reason() -> None:
     clock = Clock()
     timing, _ = timed(Side("candidate", 1.0, clock), [Side("c", 3.0, clock, fails_at=3)], clock)
@@ -130,13 +169,6 @@ def test_a_candidate_that_fails_while_it_is_timed_has_no_time() -> None:
 
 def test_the_budget_ends_what_does_not_settle() -> None:
     clock = Clock()
-    noise = Random(5)
-
-    class Noisy(Side):
-        def block(self, warm: PlacedDraw, draws: Sequence[PlacedDraw]) -> TimedBlock:
-            self._call_s = noise.uniform(0.5, 5.0)
-            return super().block(warm, draws)
-
     candidate = Noisy("candidate", 1.0, clock)
     timing, _ = timed(candidate, [Side("c", 1.0, clock)], clock, seconds=60.0)
     assert not timing.settled
@@ -172,7 +204,7 @@ def test_a_right_function_is_timed_against_the_suites_and_pytorch(timing_judge: 
     assert {ratio.baseline for ratio in timing.ratios} == {"c", "eager"}
     assert timing.cpu is not None
     assert timing.cpu.overhead_us is not None
-    assert (timing.cpu.threads, timing.cpu.command.split()[:2]) == (2, ["cc", "-std=gnu11"])
+    assert (timing.cpu.threads, tuple(timing.cpu.command.split())) == (2, compiler_command("c"))
     assert "-O2 -fopenmp" in timing.cpu.command
     assert "timing" in evaluation.seconds
 
@@ -251,8 +283,31 @@ def test_a_timed_call_that_does_no_work_is_wrong(timing_judge: Judge, heat_step:
     assert (evaluation.verdict, evaluation.stage) == (Verdict.WRONG, "timing"), evaluation.reason
 
 
-def test_work_left_to_a_thread_is_lost_or_in_the_time(timing_judge: Judge, heat_step: Task) -> None:
-    """The reply ends the process: what a thread would write a second later is not there."""
+def test_a_function_that_seals_its_files_is_refused(timing_judge: Judge, heat_step: Task) -> None:
+    """After F_SEAL_SEAL a file takes no other seal, so that its outputs could change while they are read."""
+    sealing = "#define _GNU_SOURCE\n#include <fcntl.h>\n" + heat_step.c_source.replace(
+        HEAD, f"{HEAD}{{\nfor (int fd = 3; fd < 256; fd++) fcntl(fd, F_ADD_SEALS, F_SEAL_SEAL);\n"
+    )
+    evaluation = timing_judge(sealing + "}\n")
+    assert (evaluation.verdict, evaluation.stage) == (Verdict.POLICY, "timing"), evaluation.reason
+    assert "sealed the memory file" in evaluation.reason
+
+
+@pytest.mark.parametrize("error", [SandboxError("it is still mapped"), TimingError("0 s is no time")])
+def test_what_this_machine_cannot_time_is_no_fault_of_the_candidate(
+    timing_judge: Judge, heat_step: Task, error: KernelForgeError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(view: memoryview) -> None:
+        raise error
+
+    monkeypatch.setattr(timing_module, "freeze", fail)
+    evaluation = timing_judge(heat_step.c_source)
+    assert (evaluation.verdict, evaluation.stage, evaluation.reason) == (Verdict.INFRA, "timing", str(error))
+    assert evaluation.performance is None
+
+
+def test_what_a_thread_would_write_after_the_reply_is_lost(timing_judge: Judge, heat_step: Task) -> None:
+    """The reply ends the process."""
     lazy = (
         "#include <pthread.h>\n#include <unistd.h>\n"
         "static void work(int rows, int cols, float r, const float *u, float *next);\n"

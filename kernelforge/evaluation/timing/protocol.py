@@ -15,7 +15,7 @@ from kernelforge.errors import BaselineError, TimingError
 from kernelforge.evaluation.timing.clocks import DOUBLE_BLOCKS, TRIES, compare_clocks, merge
 from kernelforge.evaluation.timing.energy import EnergyMeter
 from kernelforge.evaluation.timing.sampler import SampleBlock, SamplePlan, SideSampler
-from kernelforge.evaluation.timing.statistics import half_width, ratio_of_rounds
+from kernelforge.evaluation.timing.statistics import half_width, log_ratios, ratio_of_rounds, trimmed_mean
 from kernelforge.records import Clocks, HostClock, MeasureSettings, Ratio, SideEnergy, SideTimes, Timing
 from kernelforge.records.timing import UNRANKED
 
@@ -52,6 +52,12 @@ class RoundLog:
     baseline: str
     candidate_us: list[float]
     baseline_us: list[float]
+
+    @property
+    def speedup(self) -> float:
+        """Speedup of :meth:`ratio`, without its interval."""
+        logs = log_ratios(np.asarray(self.baseline_us), np.asarray(self.candidate_us))
+        return float(np.exp(trimmed_mean(logs)))
 
     def ratio(self, rng: np.random.Generator) -> Ratio:
         speedup, interval = ratio_of_rounds(np.asarray(self.baseline_us), np.asarray(self.candidate_us), rng)

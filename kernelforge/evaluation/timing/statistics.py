@@ -119,14 +119,27 @@ def half_width(estimate: float, interval: Interval) -> float:
     return (interval[1] - interval[0]) / 2 / estimate
 
 
+def log_ratios(over: Floats, under: Floats) -> Floats:
+    """Logarithm of each round's ratio.
+
+    Raises:
+        TimingError: a time is not positive.
+    """
+    if not (np.isfinite(over).all() and np.isfinite(under).all() and over.min() > 0 and under.min() > 0):
+        raise TimingError("a round's time is not a positive number, so that it has no ratio")
+    logs: Floats = np.log(over / under)
+    return logs
+
+
 def ratio_of_rounds(over: Floats, under: Floats, rng: np.random.Generator) -> tuple[float, Interval]:
     """Trimmed mean of the rounds' ratios, on the scale of logarithms, and its interval; one number per round each.
 
     What both sides of a round share, such as the clock at that moment, cancels before anything is averaged.
+
+    Raises:
+        TimingError: a time is not positive, or there are too few rounds.
     """
-    if not (np.isfinite(over).all() and np.isfinite(under).all() and over.min() > 0 and under.min() > 0):
-        raise TimingError("a round's time is not a positive number, so that it has no ratio")
-    logs = np.log(over / under)
+    logs = log_ratios(over, under)
 
     def ratios(drawn: Draws) -> Floats:
         return np.exp(trimmed_mean(logs[drawn]))
