@@ -69,7 +69,7 @@ class TranslationTime(Record):
     task: str
     sample: int = Field(ge=0)
     time_us: float
-    """Median of a call at the full size."""
+    """Median of a call at the full size, in µs."""
     interval_us: Interval
     speedups: tuple[Ratio, ...]
     """Over the suite's own function, and over eager PyTorch; without those that could not be timed."""
@@ -100,6 +100,11 @@ class TranslationTime(Record):
     def over_eager(self) -> Ratio | None:
         """Speedup over eager PyTorch."""
         return self.over(EAGER)
+
+    @property
+    def empty_us(self) -> float | None:
+        """Time of a call of an empty function of the task's type in µs, which is part of the time."""
+        return None if self.cpu is None else self.cpu.overhead_us
 
     def over(self, baseline: str) -> Ratio | None:
         """The speedup over a baseline."""

@@ -82,6 +82,16 @@ def test_a_command_opens_results_without_pandas_and_hides_it_from_nobody_else(st
     assert out == "True False\n", err
 
 
+def test_reports_load_neither_torch_nor_the_evaluator_of_c_functions(start):
+    script = (
+        "import sys\nimport kernelforge.report.html.writer, kernelforge.report.terminal.translation\n"
+        "print([name for name in ('torch', 'kernelforge.translation.evaluator', 'kernelforge.run.translations') "
+        "if name in sys.modules])\n"
+    )
+    out, err = start("-c", script).communicate()
+    assert out == "[]\n", err
+
+
 def test_the_version(cli):
     assert cli("--version").out == f"kernelforge {__version__}\n"
 

@@ -10,11 +10,11 @@ from pydantic import ValidationError
 
 from kernelforge.candidate import parse_reply
 from kernelforge.errors import UsageError
+from kernelforge.evaluation.timing.candidate_timer import performance
 from kernelforge.llm.base import Answer, Question
 from kernelforge.records import CpuConditions, Ratio, SideTimes, Task, Timing, Verdict
 from kernelforge.report.terminal.translation import translation_lines
 from kernelforge.run.translations import Reversals, Translation, scores, translate
-from kernelforge.translation.timing import cpu_performance
 from tests.support.factories import make_evaluation, make_fingerprint
 from tests.support.shipped_prompts import shipped
 from tests.support.terminal import drawn
@@ -111,7 +111,7 @@ def test_right_translations_are_rows_in_the_other_direction_too(horner: Task, wa
     assert parse_reply(horner.translation).source.strip() in into_c["messages"][0]["content"]
 
 
-def timed_translation(task: str, sample: int, speedup: float) -> Translation:
+def timed_translation(task: str, sample: int, speedup: float, empty_us: float = 0.5) -> Translation:
     """A right translation with a measured speedup over the suite's function, and half of it over PyTorch."""
     sides = [
         SideTimes(name=name, samples_us=(2.0, 2.0), median_us=2.0, interval_us=(1.9, 2.1), captured=False)
@@ -121,13 +121,14 @@ def timed_translation(task: str, sample: int, speedup: float) -> Translation:
         Ratio(baseline=name, speedup=value, interval=(0.9 * value, 1.1 * value), blocks=4)
         for name, value in (("c", speedup), ("eager", speedup / 2))
     )
-    cpu = CpuConditions(name="a processor", cpus=2, threads=2, command="cc -O2", overhead_us=0.5)
+    cpu = CpuConditions(name="a processor", cpus=2, threads=2, command="cc -O2", overhead_us=empty_us)
     timing = Timing(
         protocol="cpu/1", sets=1, set_bytes=8, flush_bytes=0, candidate=sides[0], baselines=tuple(sides[1:]),
         ratios=ratios, fastest="eager", settled=True, budget_s=1.0, cpu=cpu,
     )  # fmt: skip
     fingerprint = make_fingerprint(device="cpu", device_kind="cpu", arch="cpu", toolchain="cc")
-    evaluation = make_evaluation(lane="c", build=None, fingerprint=fingerprint, performance=cpu_performance(timing))
+    measured = performance(timing, None, None)
+    evaluation = make_evaluation(lane="c", build=None, fingerprint=fingerprint, performance=measured)
     return Translation(task=task, sample=sample, source="void f(void);", evaluation=evaluation)
 
 
@@ -136,7 +137,7 @@ def test_the_speedup_is_the_geometric_mean_of_each_tasks_best(horner: Task) -> N
     made = [
         timed_translation("horner", 0, 2.0),
         timed_translation("horner", 1, 8.0),
-        timed_translation("other", 0, 2.0),
+        timed_translation("other", 0, 2.0, empty_us=137.0),
     ]
     counted = scores(made, [horner, other])
     assert counted.mean_speedup == pytest.approx(4.0)
@@ -145,6 +146,10 @@ def test_the_speedup_is_the_geometric_mean_of_each_tasks_best(horner: Task) -> N
     assert "4.00x over the suite's C" in text
     assert "8.00x (7.20x to 8.80x)" in text
     assert "a processor, 2 CPUs, 2 threads" in text
+    rows = [line.split() for line in text.splitlines() if line.lstrip().startswith(("horner", "other"))]
+    assert [row[:4] for row in rows] == [
+        ["horner", "1", "2", "0.5"], ["horner", "2", "2", "0.5"], ["other", "1", "2", "137"],
+    ]  # fmt: skip
 
 
 def test_a_measured_time_of_a_cpu_is_of_a_c_function_alone() -> None:

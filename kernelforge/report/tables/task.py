@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from kernelforge.records import KernelFacts, Origin, Ratio, SizeCheck
+from kernelforge.records import KernelFacts, Origin, SizeCheck
 from kernelforge.report.formatting import (
     ABSENT,
     byte_count,
@@ -29,7 +29,6 @@ from kernelforge.report.views.recomputed_rewards import RescoredView
 from kernelforge.report.views.roofline import RooflinePoint
 from kernelforge.report.views.run_records import TaskSummary
 from kernelforge.report.views.task import BaselineTime, GeneratorView, LineageNode, MetricChange, TaskSize
-from kernelforge.run.translations import TranslationTime
 
 TASK = Column("task", "task", wide=True)
 _VERDICT = Column("verdict", "verdict", short_outcome, attribute="outcome")
@@ -225,24 +224,6 @@ def check_table(checks: Iterable[SizeCheck], *, title: str = "Is it right") -> T
         Column("message", "message", wide=True),
     )
     return Table.of(title, columns, checks)
-
-
-def translation_time_table(rows: Iterable[TranslationTime]) -> Table:
-    """Timed translations, with their speedups over the suite's function and over eager PyTorch."""
-
-    def ratio_text(ratio: Ratio | None) -> str:
-        if ratio is None:
-            return ABSENT
-        return f"{times(ratio.speedup)} ({times(ratio.interval[0])} to {times(ratio.interval[1])})"
-
-    columns = (
-        Column("task", "task"),
-        Column("sample", "sample", lambda sample: str(sample + 1), "right"),
-        Column("time_us", "µs", number, "right"),
-        Column("over_c", "vs the suite's C", ratio_text, "right"),
-        Column("over_eager", "vs eager PyTorch", ratio_text, "right"),
-    )
-    return Table.of("Times", columns, rows)
 
 
 def timing_table(sides: Iterable[SideRow]) -> Table:

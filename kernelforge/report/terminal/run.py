@@ -29,7 +29,7 @@ from kernelforge.report.formatting import (
 )
 from kernelforge.report.tables.base import STYLES, Column, Table
 from kernelforge.report.tables.task import task_table, timing_table
-from kernelforge.report.terminal.translation import cpu_lines, likeness_text
+from kernelforge.report.terminal.translation import cpu_lines, empty_call_line, likeness_text
 from kernelforge.report.terminal.widgets import bar, field, heading, interval
 from kernelforge.report.views.attempt import sides_of, unhidden_eager_us
 from kernelforge.report.views.statistics import FAST_P
@@ -88,6 +88,7 @@ def _timing(timing: Timing) -> Iterator[RenderableType]:
             "host clock", f"{agrees}: {number(timing.host.slope_us)} against {number(timing.host.events_us)} µs"
         )
     yield from cpu_lines(timing.cpu)
+    yield from empty_call_line(timing.cpu)
     if timing.clocks is not None:
         clocks = timing.clocks
         throttled = f", held back by {', '.join(clocks.throttled)}" if clocks.throttled else ""

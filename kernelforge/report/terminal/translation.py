@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from kernelforge.datasets.graph_pairs import STAGES, PairSummary
-from kernelforge.records import CpuConditions
-from kernelforge.report.formatting import number, times
-from kernelforge.report.tables.task import translation_time_table
+from kernelforge.records import CpuConditions, Ratio
+from kernelforge.report.formatting import ABSENT, number, times
+from kernelforge.report.tables.base import Column, Table
 from kernelforge.report.terminal.widgets import field
-from kernelforge.run.translations import TranslationScores
-from kernelforge.translation.likeness import Likeness
+
+if TYPE_CHECKING:
+    from kernelforge.datasets.graph_pairs import PairSummary
+    from kernelforge.run.translations import TranslationScores, TranslationTime
+    from kernelforge.translation.likeness import Likeness
 
 
 def translation_lines(scores: TranslationScores) -> Group:
@@ -39,18 +42,44 @@ def _times(scores: TranslationScores) -> Iterator[RenderableType]:
     yield translation_time_table(scores.times).to_rich()
 
 
+def translation_time_table(rows: Iterable[TranslationTime]) -> Table:
+    """Timed translations, with the empty call that is part of their times, and their speedups over the suite's function
+    and over eager PyTorch."""
+
+    def ratio_text(ratio: Ratio | None) -> str:
+        if ratio is None:
+            return ABSENT
+        return f"{times(ratio.speedup)} ({times(ratio.interval[0])} to {times(ratio.interval[1])})"
+
+    columns = (
+        Column("task", "task"),
+        Column("sample", "sample", lambda sample: str(sample + 1), "right"),
+        Column("time_us", "µs", number, "right"),
+        Column("empty_us", "empty call µs", number, "right"),
+        Column("over_c", "vs the suite's C", ratio_text, "right"),
+        Column("over_eager", "vs eager PyTorch", ratio_text, "right"),
+    )
+    return Table.of("Times", columns, rows)
+
+
 def cpu_lines(cpu: CpuConditions | None) -> Iterator[RenderableType]:
     """Processor and compiler of timed C functions."""
     if cpu is None:
         return
     yield field("processor", f"{cpu.name}, {cpu.cpus} CPUs, {cpu.threads} threads of OpenMP and PyTorch")
     yield field("compiled by", cpu.command)
-    if cpu.overhead_us is not None:
+
+
+def empty_call_line(cpu: CpuConditions | None) -> Iterator[RenderableType]:
+    """Time of an empty function, where it was taken."""
+    if cpu is not None and cpu.overhead_us is not None:
         yield field("empty call", f"{number(cpu.overhead_us)} µs, which is part of every time")
 
 
 def pair_lines(summary: PairSummary) -> Group:
     """Counts of a folder of pairs, and what was dropped."""
+    from kernelforge.datasets.graph_pairs import STAGES
+
     share = f", {summary.traced_with_pair / summary.traced:.0%}" if summary.traced else ""
     seconds = "" if summary.median_seconds is None else f", a median of {summary.median_seconds:g} s each"
     families = ", ".join(f"{name} {count}" for name, count in summary.families.items())
