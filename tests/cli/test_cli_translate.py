@@ -16,6 +16,81 @@ from tests.support.shipped_prompts import shipped
 needs_cc = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler `cc`")
 
 
+@pytest.fixture
+def small_suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The path of a suite with a task of ``translate`` whose full size is small, and a budget that it needs no more of
+    than two rounds."""
+    monkeypatch.setattr("kernelforge.translation.timing.SECONDS", 1e-3)
+    folder = tmp_path / "suite"
+    folder.mkdir()
+    origin = Path(__file__).parents[2] / "tasks" / "translate"
+    for suffix in ("c", "md"):
+        shutil.copy(origin / f"heat_step.{suffix}", folder)
+    source = (origin / "heat_step.py").read_text()
+    small = source.replace("ROWS = 4096", "ROWS = 96").replace("COLS = 8192", "COLS = 128")
+    assert small != source
+    (folder / "heat_step.py").write_text(small)
+    (folder / "suite.toml").write_text(
+        'title = "Small"\ndescription = "One task."\nlicense = "Apache-2.0"\n[[task]]\nname = "heat_step"\n'
+        'c_source = "heat_step.c"\ntranslation = "heat_step.md"\nsmall = { ROWS = 12, COLS = 16 }\n'
+        "hidden.odd = { ROWS = 7, COLS = 13, R = 0.125 }\nhidden.tiny = { ROWS = 5, COLS = 9 }\n"
+    )
+    return str(folder)
+
+
+@needs_cc
+def test_a_timed_function_has_verdict_protocol_and_speedups(cli: Callable[..., Done], small_suite: str) -> None:
+    file, task = f"{small_suite}/heat_step.c", f"{small_suite}/heat_step.py"
+    done = cli("eval", file, "--task", task, "--lane", "c", "--time", "--json")
+    assert done.code == 0, done.err
+    evaluation = done.json()["evaluation"]
+    performance = evaluation["performance"]
+    timing = performance["timing"]
+    assert (evaluation["verdict"], evaluation["lane"], evaluation["fingerprint"]["device"]) == ("OK", "c", "cpu")
+    assert (performance["origin"], performance["protocol"]) == ("measured", "cpu/1")
+    assert performance["time_us"] == timing["candidate"]["median_us"] > 0
+    assert {ratio["baseline"]: ratio["interval"][0] <= ratio["speedup"] <= ratio["interval"][1]
+            for ratio in timing["ratios"]} == {"c": True, "eager": True}  # fmt: skip
+    speedups = {ratio["baseline"]: ratio["speedup"] for ratio in timing["ratios"]}
+    assert performance["speedup"] == speedups[timing["fastest"]] == min(speedups.values())
+    assert performance["speedup_eager"] == speedups["eager"]
+    assert timing["cpu"]["command"].startswith("cc -std=gnu11 -O2 -fopenmp")
+    assert timing["cpu"]["overhead_us"] > 0
+    assert (timing["absent"], timing["budget_s"]) == ({}, 1e-3)
+
+
+@needs_cc
+def test_a_wrong_function_has_no_time(cli: Callable[..., Done], small_suite: str) -> None:
+    file, task = Path(small_suite, "heat_step.c"), f"{small_suite}/heat_step.py"
+    source = file.read_text()
+    file.write_text(source.replace("4.0f *", "3.0f *"))
+    assert file.read_text() != source
+    done = cli("eval", str(file), "--task", task, "--lane", "c", "--time", "--json")
+    assert done.code == 1
+    evaluation = done.json()["evaluation"]
+    assert (evaluation["verdict"], evaluation["stage"], evaluation["performance"]) == ("WRONG", "small", None)
+
+
+@needs_cc
+def test_translations_are_timed_and_their_table_has_a_row_for_each(
+    cli: Callable[..., Done], small_suite: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "test-key")
+    right = f"```c\n{Path(small_suite, 'heat_step.c').read_text()}```\n"
+    with FakeLLM([Say(right), Say(right)]) as server:
+        options = ("--coder", "openai:m", "--base-url", server.openai_url, "--suite", small_suite, "--samples", "2")
+        done = cli("translate", *options, "--time")
+    assert done.code == 0, done.err
+    assert "heat_step 1/2: OK" in done.err
+    lines = [line.split() for line in done.out.splitlines()]
+    assert ["compile", "rate", "100.0%"] in lines
+    rows = [line for line in lines if line[:1] == ["heat_step"]]
+    assert [row[1] for row in rows] == ["1", "2"]
+    for row in rows:
+        assert all(float(cell.replace(",", "")) > 0 for cell in row[2:4]), row  # its time, and that of an empty call
+        assert sum(cell.endswith("x)") for cell in row) == 2, row  # over the suite's C, and over PyTorch
+
+
 @needs_cc
 def test_rows_hold_prompt_reply_and_verdict_though_a_later_call_fails(
     cli: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
