@@ -109,9 +109,9 @@ class Openings:
     truncation: bool = True
     """Truncating files that are not open for writing. Landlock refuses it since its third version."""
     attributes: bool = True
-    """Times and extended attributes of files, and limits, processors and priorities of other processes, which Landlock
-    does not control. If closed, changes to files return success without effect (compilers request them); those of other
-    processes are refused."""
+    """Changes to times and extended attributes of files, and to limits, processors, scheduling and I/O priority of
+    other processes: Landlock controls neither. If closed, a change to a file returns success without effect, since
+    compilers request it, and one to another process is refused; a child may always change its own."""
     modes: bool = True
     """Modes and owners of files. Closed in the same way if the child shares its user with other processes, whose files
     it could make readable for everyone; programs that it links are then not executable, libraries still load."""

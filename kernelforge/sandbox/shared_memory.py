@@ -164,6 +164,10 @@ def freeze(view: memoryview, timeout_s: float = 5.0) -> None:
     """Seal a file of :meth:`MemoryFile.writable` against writing. The kernel does so once no process maps it to write:
     this waits for the end of a killed child's last thread.
 
+    Args:
+        view: of the entire file.
+        timeout_s: longest wait, in seconds.
+
     Raises:
         MisusedFile: a child sealed it against this.
         SandboxError: a process still maps it.

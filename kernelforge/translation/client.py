@@ -81,23 +81,39 @@ class CChild(ModelNewChild):
         return frame.blobs
 
     def library(self) -> Blob:
-        """Library that the candidate was compiled to: bytes of a file that the system's loader opens."""
+        """Library that the candidate was compiled to: bytes of a file that the system's loader opens.
+
+        Raises:
+            ModelNewFault: the candidate's process sent none, or failed.
+        """
         blobs = self._answer({"op": "library"}, (), self._run_s).blobs
         if len(blobs) != 1:
             raise ModelNewFault("forged", "the candidate's process sent no library")
         return blobs[0]
 
     def open(self, library: Blob, name: str) -> None:
-        """Load what another process of the same candidate compiled."""
+        """Load what another process of the same candidate compiled.
+
+        Raises:
+            ModelNewFault: it does not load, or defines no function ``name``.
+        """
         self._can_lack = False
         self._answer({"op": "open", "name": name}, (library,), self._build_s)
 
     def take_outputs(self, outputs: Sequence[Blob]) -> None:
-        """Name the memory files that the next timed calls write, in order."""
+        """Name the memory files that the next timed calls write, in order.
+
+        Raises:
+            ModelNewFault: the candidate failed, or ended its process.
+        """
         self._answer({"op": "place"}, outputs, self._run_s)
 
     def timed(self, calls: Sequence[Sequence[dict[str, Any]]], inputs: Sequence[Blob]) -> None:
-        """Call the function on each set of arguments; what it writes is in the files of :meth:`take_outputs`."""
+        """Call the function on each set of arguments; what it writes is in the files of :meth:`take_outputs`.
+
+        Raises:
+            ModelNewFault: the candidate failed, ended its process, or took longer than a call may.
+        """
         self._answer({"op": "timed", "calls": [list(call) for call in calls]}, inputs, self._run_s)
 
     def end(self) -> None:

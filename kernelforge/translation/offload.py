@@ -154,7 +154,6 @@ class OffloadRuntime:
         self._own: dict[int, GuardedArray] = {}
         self._temporary: list[GuardedArray] = []
         self._open_data: list[list[_Use]] = []
-        self._in_region = False
         self._heap = _Heap.in_dll(library, "offload_heap")
         hooks = _Hooks.in_dll(library, "offload_hooks")
         self._hooks = _Hooks(_Hooks.construct(self._construct), _Hooks.call(self._call), _Hooks.fault(self._fault))
@@ -211,11 +210,9 @@ class OffloadRuntime:
         host_is_open = parallel  # other threads of the host go on
         if not host_is_open:
             self._protect_host(PROT_NONE)
-        self._in_region = True
         self._heap.running = 1
         ctypes.CFUNCTYPE(None, ctypes.c_void_p)(region)(_array(addresses))
         self._heap.running = 0
-        self._in_region = False
         if not host_is_open:
             self._protect_host(PROT_READ | PROT_WRITE)
         self._unmap(uses)
@@ -510,9 +507,9 @@ class OffloadRuntime:
             item.address <= address < item.address + item.size for item in self._arguments
         )
         of_device = self._is_of_device(address)
-        if self._in_region and of_host:
+        if self._heap.running and of_host:
             self._fail("a region uses memory of the host: no clause maps what it reads or writes there")
-        if self._in_region:
+        if self._heap.running:
             self._fail("a region reads or writes outside of what its clauses map")
         if of_device:
             self._fail("the host uses an address of the device's memory")

@@ -71,6 +71,7 @@ class TimedBlock(NamedTuple):
     """One block of a side: a call on each of some draws."""
 
     seconds: float
+    """Of all its calls, without the one on ``warm``."""
     outputs: list[list[bytes]]
     """By draw, for the candidate's to be compared; empty of a side that leaves none."""
 
@@ -81,7 +82,12 @@ class TimedSide(Protocol):
     name: str
 
     def block(self, warm: PlacedDraw, draws: Sequence[PlacedDraw]) -> TimedBlock:
-        """Call on ``warm``, then on each of ``draws``, and time the latter."""
+        """Call on ``warm``, then on each of ``draws``, and time the latter.
+
+        Raises:
+            ModelNewFault: the function failed.
+            BaselineError: this baseline has no time.
+        """
 
 
 class CFunction:
@@ -94,24 +100,13 @@ class CFunction:
         zygote: forks the processes: role ``c-candidate``.
         limits: of each.
         run_s: longest wait for a block.
-        clock: the parent's monotonic clock, in seconds.
     """
 
-    def __init__(
-        self,
-        name: str,
-        library: Blob,
-        symbol: str,
-        zygote: Zygote,
-        limits: Limits,
-        *,
-        run_s: float,
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> None:
+    def __init__(self, name: str, library: Blob, symbol: str, zygote: Zygote, limits: Limits, *, run_s: float) -> None:
         self.name = name
         self._library, self._symbol = library, symbol
         self._zygote, self._limits = zygote, limits
-        self._run_s, self._clock = run_s, clock
+        self._run_s = run_s
 
     def block(self, warm: PlacedDraw, draws: Sequence[PlacedDraw]) -> TimedBlock:
         """See :class:`TimedSide`.
@@ -131,12 +126,12 @@ class CFunction:
                 child.take_outputs(_outputs(warm))
                 child.timed([warm.arguments], warm_inputs)
                 child.take_outputs([file for files in written for file in files])
-                began = self._clock()
+                began = time.perf_counter()
                 child.timed(calls, inputs)
                 child.end()
                 for file in (file for files in written for file in files):
                     freeze(file)
-                seconds = self._clock() - began
+                seconds = time.perf_counter() - began
             return TimedBlock(seconds, [[written_bytes(file) for file in files] for files in written])
         except MisusedFile as error:
             raise ModelNewFault("policy", str(error)) from error
@@ -390,6 +385,10 @@ def placed_draws(
         oracle: draws.
         seeds: secret, one for each.
         arguments: of a draw, those of the C function.
+
+    Raises:
+        TaskError: the reference fails on a draw.
+        SandboxError: the oracle's process ended.
     """
     placed: list[PlacedDraw] = []
     try:

@@ -90,7 +90,7 @@ class _Server:
         self._channel = channel
         self._function: Any = None
         self._runtime: HostRuntime | None = None
-        self._placed: Sequence[Blob] = ()
+        self._placed: Sequence[Blob] = ()  # keeps the memory of the outputs mapped
         self._outputs: list[ctypes.c_void_p] = []
         self._offload: OffloadRuntime | None = None
 
@@ -105,6 +105,7 @@ class _Server:
                     offload: Offload | None = request["offload"]
                     library = _load(request["source"], request["declaration"], request["name"], language, offload)
                     self._function = getattr(library, request["name"])
+                    self._function.restype = None
                     self._runtime = HostRuntime(library, self._channel) if language == "cuda" else None
                     self._offload = OffloadRuntime(library, self._channel) if offload is not None else None
                     return {"ok": True}, ()
@@ -144,7 +145,6 @@ class _Server:
         if self._offload is not None:
             of_host = [array for _, array in arrays]
             self._offload.renew(of_host, int(request["poison"]), at_end=bool(request["at_end"]))
-        self._function.restype = None
         self._function(*values)
         return {"ok": True}, [array.content() for kind, array in arrays if kind == "output"]
 

@@ -102,7 +102,7 @@ def test_every_round_has_draws_of_its_own_and_every_block_of_the_candidate_is_co
     assert len(compared) == len(rounds) * MOST_SETS
 
 
-def test_the_fastest_baseline_is_the_one_of_the_speedup_and_an_empty_call_is_none() -> None:
+def test_the_speedup_is_over_the_faster_baseline_and_never_over_an_empty_call() -> None:
     clock = Clock()
     sides = [Side("c", 3.0, clock), Side("eager", 2.0, clock), Side(EMPTY, 0.25, clock)]
     timing, _ = timed(Side("candidate", 1.0, clock), sides, clock)
@@ -209,7 +209,7 @@ def test_a_right_function_is_timed_against_the_suites_and_pytorch(timing_judge: 
     assert "timing" in evaluation.seconds
 
 
-def test_clock_functions_of_a_candidate_change_no_time(timing_judge: Judge, heat_step: Task) -> None:
+def test_a_candidate_whose_own_clocks_stand_still_is_timed_by_the_parents(timing_judge: Judge, heat_step: Task) -> None:
     """Its own ``clock_gettime`` and ``gettimeofday`` stand still, and it sleeps 50 ms."""
     own = "#include <time.h>\n#include <sys/time.h>\n#include <unistd.h>\n" + (
         "int clock_gettime(clockid_t id, struct timespec *t) { t->tv_sec = 0; t->tv_nsec = 0; return 0; }\n"
