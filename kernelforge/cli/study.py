@@ -58,7 +58,7 @@ def codex(
     ] = None,
     model: Annotated[
         list[str] | None,
-        typer.Option("--model", metavar="NAME", help="Programming model, such as openmp; repeat for more."),
+        typer.Option("--model", metavar="NAME", help="Programming model, such as openmp or thrust; repeat for more."),
     ] = None,
     hint: Annotated[
         list[str] | None,

@@ -39,7 +39,8 @@ from kernelforge.study.programming_models import (
     programming_model,
 )
 from kernelforge.study.python_functions import kernel_text, python_entry, python_function
-from kernelforge.study.signatures import Underivable, device_code, entry_function, entry_kernel, is_cpp
+from kernelforge.study.signatures import Underivable, device_code, entry_function, entry_kernel, is_cpp, without_marks
+from kernelforge.study.thrust_functions import marked_function_objects
 from kernelforge.study.triton_kernels import triton_entry, triton_kernel
 from kernelforge.translation.client import CLanguage
 from kernelforge.translation.evaluator import CEvaluators
@@ -281,6 +282,8 @@ class StudyJudge(Closing):
                 return self._in_fortran(kernel, code, offload)
             case "c":
                 return self._in_jail(kernel, code, label, offload)
+            case "thrust":
+                return self._in_thrust(kernel, code)
 
     def _on_device(self, kernel: StudyKernel, code: str) -> Iterator[tuple[str, Evaluation]]:
         text, unit = device_code(code)
@@ -331,6 +334,15 @@ class StudyJudge(Closing):
             candidate = c_entry(code, function, form, cpp=cpp)
             seed = self._seed_of(form, candidate)
             result = self._hosts.evaluate(form.task, candidate, seed=seed, language=language, offload=offload)
+            yield form.text, result.evaluation
+
+    def _in_thrust(self, kernel: StudyKernel, code: str) -> Iterator[tuple[str, Evaluation]]:
+        function = entry_function(without_marks(code), kernel.names)
+        source = marked_function_objects(code)
+        for form in kernel.forms(function):
+            candidate = c_entry(source, function, form, cpp=True, thrust=True)
+            seed = self._seed_of(form, candidate)
+            result = self._hosts.evaluate(form.task, candidate, seed=seed, language="cpp", offload="thrust")
             yield form.text, result.evaluation
 
     def _in_fortran(self, kernel: StudyKernel, code: str, offload: Offload | None) -> Iterator[tuple[str, Evaluation]]:

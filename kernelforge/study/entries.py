@@ -16,6 +16,7 @@ from kernelforge.study.host_programs import HostProgram
 from kernelforge.study.kernels import Form
 from kernelforge.study.signatures import Function, Parameter, Underivable
 from kernelforge.translation.evaluator import c_candidate
+from kernelforge.translation.thrust import HOST_FRAMES
 
 _BLOCKS: Final = {1: (256,), 2: (16, 16), 3: (8, 8, 4)}
 """Threads of a block by the number of dimensions that a kernel uses, where it names no constant for it."""
@@ -69,16 +70,30 @@ def _around(form: Form) -> tuple[list[str], list[str]]:
     return before, after
 
 
-def c_entry(code: str, function: Function, form: Form, *, cpp: bool) -> Candidate:
-    """A candidate of lane ``c`` that calls a function of the host."""
+def c_entry(code: str, function: Function, form: Form, *, cpp: bool, thrust: bool = False) -> Candidate:
+    """A candidate of lane ``c`` that calls a function of the host.
+
+    Args:
+        thrust: whether it uses Thrust, and pointers of the device then where it says so of one of its parameters.
+    """
     before, after = _around(form)
     values: dict[str, str] = {}
+    result = "x" if form.solver else "out"
+    of_device = thrust and _takes_device_pointers(code, function)
     for item, value in zip(function.parameters, form.values, strict=True):
-        if item.kind == "vector":
+        raw = item.kind in ("array", "index") and not item.container
+        if item.container.startswith("thrust::") or (raw and of_device):
+            values[item.name] = _thrust_argument(item, value)
+            holder = "host_vector" if item.container == "thrust::host_vector" else "device_vector"
+            kind, length = item.real or "int", _extent(form, value)
+            before.append(f"    thrust::{holder}<{kind}> v_{value}({value}, {value} + {length});")
+            if value == result and not item.const:
+                after.insert(0, f"    thrust::copy(v_{value}.begin(), v_{value}.end(), {value});")
+        elif item.kind == "vector":
             values[item.name] = f"v_{value}"
             length = _extent(form, value)
             before.append(f"    std::vector<{item.real}> v_{value}({value}, {value} + {length});")
-            if value == ("x" if form.solver else "out") and not item.const:
+            if value == result and not item.const:
                 after.insert(0, f"    memcpy({value}, v_{value}.data(), sizeof({item.real}) * {length});")
         elif item.kind in ("matrix", "rows"):
             if len(form.lengths[value]) != 2:
@@ -94,9 +109,37 @@ def c_entry(code: str, function: Function, form: Form, *, cpp: bool) -> Candidat
                 )
     call = f"    {_call(form, function, values, typed=cpp)}"
     linkage = 'extern "C" ' if cpp else ""
-    lines = [f"{linkage}{form.declaration} {{", *before, call, *after, "}"]
+    frames = [HOST_FRAMES] if thrust else []
+    lines = [f"{linkage}{form.declaration} {{", *frames, *before, call, *after, "}"]
     head = "#include <stdlib.h>\n#include <string.h>\n" + ("#include <vector>\n" if cpp else "")
+    if any("thrust::" in line for line in lines):
+        lines = [
+            "#include <thrust/copy.h>",
+            "#include <thrust/device_vector.h>",
+            "#include <thrust/host_vector.h>",
+            *lines,
+        ]
     return c_candidate("\n".join([f"{head}#line 1", code, *lines, ""]))
+
+
+def _takes_device_pointers(code: str, function: Function) -> bool:
+    """Whether a function makes pointers of the device of its parameters, or gives them to algorithms on the device."""
+    pointers = "|".join(
+        re.escape(item.name) for item in function.parameters if item.kind in ("array", "index") and not item.container
+    )
+    wraps = rf"\bdevice_ptr\s*<[^;<>]*>\s*\w*\s*[({{]\s*(?:{pointers})\b|\bdevice_pointer_cast\s*\(\s*(?:{pointers})\b"
+    policy = rf"\bthrust\s*::\s*device\s*,\s*(?:{pointers})\b"
+    return bool(pointers) and re.search(f"{wraps}|{policy}", code) is not None
+
+
+def _thrust_argument(item: Parameter, value: str) -> str:
+    match item.container:
+        case "":
+            return f"thrust::raw_pointer_cast(v_{value}.data())"
+        case "thrust::device_ptr":
+            return f"v_{value}.data()"
+        case _:
+            return f"v_{value}"
 
 
 def host_program_entry(program: HostProgram, form: Form) -> Candidate:

@@ -12,10 +12,11 @@ from kernelforge.compile.triton_build import installed_triton
 from kernelforge.metrics.codebleu import uncommented
 from kernelforge.study.signatures import Underivable
 from kernelforge.translation.offload import OFFLOAD_FUNCTIONS, Offload
+from kernelforge.translation.thrust import CUDA_FUNCTIONS, MISSING, header_folder
 
-Runner = Literal["cuda", "triton", "kernel text", "c", "fortran", "python"]
+Runner = Literal["cuda", "triton", "kernel text", "c", "thrust", "fortran", "python"]
 """What judges a code: an emulated or real GPU, for Python also by a kernel's text alone; the jail of C functions, with
-gfortran for Fortran; or that of Python functions."""
+Thrust's headers, or with gfortran for Fortran; or that of Python functions."""
 
 
 class ProgrammingModel(NamedTuple):
@@ -42,7 +43,7 @@ MODELS: Final[dict[str, ProgrammingModel]] = {
             "serial", "C++", "c", "it is no programming model of the paper, only what suggestions fall to"
         ),
         ProgrammingModel("hip", "HIP", "cuda"),
-        ProgrammingModel("thrust", "Thrust", None, "its code runs on the host, and no runtime here has its containers"),
+        ProgrammingModel("thrust", "Thrust", "thrust", offload="thrust"),
         ProgrammingModel("kokkos", "Kokkos", None, "its headers and its compiler are no part of this project"),
         ProgrammingModel("sycl", "SyCL", None, "its headers and its compiler are no part of this project"),
         ProgrammingModel("opencl", "OpenCL", None, "its compiler is no part of this project"),
@@ -66,6 +67,8 @@ def missing_tool(runner: Runner | None) -> str:
     """Name of the tool that a runner needs and this machine lacks, with what to do; empty if it lacks none."""
     if runner == "fortran" and shutil.which("gfortran") is None:
         return "there is no Fortran compiler `gfortran`; install it, as with `apt-get install gfortran`"
+    if runner == "thrust" and header_folder() is None:
+        return MISSING
     if runner == "triton" and installed_triton() is None:
         return "Triton is not installed; install the extra in a checkout: `pip install -e '.[triton]'`"
     return ""
@@ -91,6 +94,12 @@ def offload_of(code: str, model: str) -> Offload | None:
     offload, text = MODELS[model].offload, uncommented(code)
     if offload is None:
         return None
+    if offload == "thrust":
+        if lack := _beyond_thrust(text):
+            raise Underivable(
+                f"it uses `{lack}`, and beyond Thrust's portable part only {', '.join(CUDA_FUNCTIONS)} are here"
+            )
+        return offload
     if _ONE_MEMORY.search(text):
         raise Underivable("it requires unified shared memory, which the compiler here lacks")
     fortran = MODELS[model].runner == "fortran"
@@ -100,6 +109,18 @@ def offload_of(code: str, model: str) -> Offload | None:
     if lacking := sorted(set(_OFFLOAD_CALL.findall(text)) - functions - own):
         raise Underivable(f"it calls `{lacking[0]}`, which the runtime of its regions lacks here")
     return offload
+
+
+_BEYOND_THRUST: Final = re.compile(
+    r"<<<|\bcu(?:blas|sparse|solver|rand|fft)\w*|\bcub(?=\s*::|/)|\bthrust\s*::\s*(?:system|cuda\w*|universal\w*|async)\b"
+    r"|\bthrust/(?:system|async|universal\w*)/?|\bcuda[A-Z]\w*(?=\s*\()"
+)
+
+
+def _beyond_thrust(text: str) -> str:
+    """The first name in a Thrust code that a GPU's Thrust has and the one here lacks; empty if there is none."""
+    names = (match.group() for match in _BEYOND_THRUST.finditer(text))
+    return next((name for name in names if name not in CUDA_FUNCTIONS), "")
 
 
 ASKABLE: Final = tuple(item.name for item in MODELS.values() if not item.refusal and item.runner is not None)

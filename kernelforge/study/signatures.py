@@ -41,6 +41,8 @@ class Parameter(NamedTuple):
     real: Real | None
     """Type of the elements, or of the number; None for integers."""
     const: bool
+    container: str = ""
+    """What holds the elements, such as ``std::vector`` or ``thrust::device_ptr``; empty for a raw pointer."""
 
     @property
     def is_real_array(self) -> bool:
@@ -99,6 +101,11 @@ def entry_kernel(unit: Unit, names: re.Pattern[str]) -> Function:
         raise Underivable(f"it has several kernels ({listed}), and in which order they run cannot be derived")
     kernel = candidates[0]
     return _function(kernel.name, kernel.parameters, kernel.template, unit)
+
+
+def without_marks(code: str) -> str:
+    """A Thrust code without the marks of functions for host and device, which do not change what is called."""
+    return re.sub(r"\b__(?:host|device)__\b", "", code)
 
 
 def entry_function(code: str, names: re.Pattern[str]) -> Function:
@@ -181,7 +188,14 @@ def _parameter(item: Declared, aliases: dict[str, Real], function: str) -> Param
         inner = vector[1] or vector[2]
         element = _real(inner, aliases)
         if element is not None:
-            return Parameter(item.name, "matrix" if vector[1] else "vector", element, const)
+            return Parameter(item.name, "matrix" if vector[1] else "vector", element, const, "std::vector")
+    thrust = re.fullmatch(r"(?:thrust :: )?((?:host|device)_vector|device_ptr) < ([\w ]+) >", text)
+    if thrust is not None and pointers == 0:
+        container, element = f"thrust::{thrust[1]}", _real(thrust[2], aliases)
+        if element is not None:
+            return Parameter(item.name, "array" if thrust[1] == "device_ptr" else "vector", element, const, container)
+        if set(thrust[2].split()) <= _INTEGERS:
+            return Parameter(item.name, "index", None, const, container)
     if core and set(core) <= _INTEGERS and pointers <= 1:
         return Parameter(item.name, "index" if pointers else "int", None, const)
     raise Underivable(f"the parameter `{' '.join(item.type)} {item.name}` of `{function}` has no known role")

@@ -27,8 +27,8 @@ from kernelforge.sandbox.channel import Channel
 from kernelforge.translation.pages import PROT_NONE, PROT_READ, PROT_WRITE, GuardedArray, protect_pages
 from kernelforge.translation.replies import end_call, failure, unsupported
 
-Offload = Literal["openmp", "openacc"]
-"""Directives whose regions get a memory of their own."""
+Offload = Literal["openmp", "openacc", "thrust"]
+"""What runs in a memory of its own: regions of directives, or algorithms of Thrust (``thrust_system.h``)."""
 
 RUNTIME_SOURCE: Final = files(__package__).joinpath("offload_runtime.c").read_text()
 """The program's side, read before the jail closes."""
@@ -96,6 +96,10 @@ class _Heap(ctypes.Structure):
     _fields_ = (("start", ctypes.c_size_t), ("used", ctypes.c_size_t), ("running", ctypes.c_int))
 
 
+class _Stack(ctypes.Structure):
+    _fields_ = (("low", ctypes.c_size_t), ("high", ctypes.c_size_t))
+
+
 class _Copy:
     """A part of the host's memory that is mapped, with the device's memory for it."""
 
@@ -143,10 +147,12 @@ class OffloadRuntime:
     Args:
         library: the program.
         channel: to the parent, which hears of faults.
+        offload: what runs in a memory of its own.
     """
 
-    def __init__(self, library: ctypes.CDLL, channel: Channel) -> None:
+    def __init__(self, library: ctypes.CDLL, channel: Channel, offload: Offload) -> None:
         self._channel = channel
+        self._thrust = offload == "thrust"
         self._lock = threading.RLock()
         self._arguments: Sequence[GuardedArray] = ()
         self._poison, self._at_end = 0, True
@@ -155,6 +161,7 @@ class OffloadRuntime:
         self._temporary: list[GuardedArray] = []
         self._open_data: list[list[_Use]] = []
         self._heap = _Heap.in_dll(library, "offload_heap")
+        self._stack = _Stack.in_dll(library, "offload_stack")
         hooks = _Hooks.in_dll(library, "offload_hooks")
         self._hooks = _Hooks(_Hooks.construct(self._construct), _Hooks.call(self._call), _Hooks.fault(self._fault))
         ctypes.memmove(ctypes.addressof(hooks), ctypes.addressof(self._hooks), ctypes.sizeof(_Hooks))
@@ -503,10 +510,18 @@ class OffloadRuntime:
 
     def _fault(self, address: int) -> int:
         """Say what an access outside was, where this runtime knows; does not return then."""
-        of_host = 0 <= address - self._heap.start < self._heap.used or any(
-            item.address <= address < item.address + item.size for item in self._arguments
+        of_host = (
+            0 <= address - self._heap.start < self._heap.used
+            or self._stack.low <= address < self._stack.high
+            or any(item.address <= address < item.address + item.size for item in self._arguments)
         )
         of_device = self._is_of_device(address)
+        if self._heap.running and self._thrust:
+            self._fail(
+                "an algorithm on the device uses memory of the host: a pointer, a reference or an iterator"
+                if of_host
+                else "an algorithm on the device reads or writes outside of the device's memory"
+            )
         if self._heap.running and of_host:
             self._fail("a region uses memory of the host: no clause maps what it reads or writes there")
         if self._heap.running:

@@ -32,6 +32,10 @@ struct {
     size_t used;
     int running;
 } offload_heap;
+// Frames of the host that a region of Thrust may not use while it runs; equal where there are none.
+struct offload_stack {
+    uintptr_t low, high;
+} offload_stack;
 
 extern int omp_in_parallel(void);
 extern void GOMP_taskwait(void);

@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from kernelforge.sandbox.channel import Channel, Frame
 from kernelforge.sandbox.shared_memory import Blob
+from kernelforge.translation import thrust
 from kernelforge.translation.host_runtime import HostRuntime
 from kernelforge.translation.offload import RUNTIME_SOURCE, Offload, OffloadRuntime
 from kernelforge.translation.pages import PROT_READ, GuardedArray, protect
@@ -29,7 +30,7 @@ from kernelforge.translation.replies import failure
 _FLAGS: Final = ("-O2", "-fopenmp", "-fPIC", "-shared", "-fno-diagnostics-show-caret")
 """Of every compiler. OpenMP's directives count; arithmetic follows the standards."""
 _OFFLOAD_FLAGS: Final[dict[Offload | None, tuple[str, ...]]] = {
-    None: (), "openmp": (), "openacc": ("-fno-openmp", "-fopenacc"),
+    None: (), "openmp": (), "openacc": ("-fno-openmp", "-fopenacc"), "thrust": thrust.FLAGS,
 }  # fmt: skip
 """Further ones by the directives that run in a memory of their own."""
 _RUNTIME_FLAGS: Final = ("-std=gnu11", "-O2", "-fPIC", "-fno-builtin", "-c")
@@ -45,6 +46,9 @@ _FORTRAN_FLAGS: Final = ("-ffree-form", "-ffree-line-length-none", "-fcheck=boun
 """Of the Fortran compiler alone. An access outside the bounds of an array ends the process."""
 
 LIBRARY: Final = "./candidate.so"
+
+_THRUST_HEADERS: Final = thrust.header_folder()
+"""Of CCCL, found before the jail closes."""
 
 _MOST_LOG = 8000
 _PAGE = mmap.PAGESIZE
@@ -107,7 +111,7 @@ class _Server:
                     self._function = getattr(library, request["name"])
                     self._function.restype = None
                     self._runtime = HostRuntime(library, self._channel) if language == "cuda" else None
-                    self._offload = OffloadRuntime(library, self._channel) if offload is not None else None
+                    self._offload = OffloadRuntime(library, self._channel, offload) if offload is not None else None
                     return {"ok": True}, ()
                 case "library":
                     return {"ok": True}, [Path(LIBRARY).read_bytes()]
@@ -206,7 +210,13 @@ def _load(source: str, declaration: str, name: str, language: str, offload: Offl
         Path("offload_runtime.c").write_text(RUNTIME_SOURCE)
         _compile(["cc", *_RUNTIME_FLAGS, "-o", "offload_runtime.o", "offload_runtime.c"])
         objects.append("offload_runtime.o")
-    _compile([*compiler_command(language, offload), "-o", LIBRARY, entry, *objects, "-lm"])
+    further: list[str] = []
+    if offload == "thrust":
+        if _THRUST_HEADERS is None:
+            raise _Failure("missing", thrust.MISSING)
+        thrust.write_system(Path("."), _THRUST_HEADERS)
+        further = ["-I.", f"-isystem{_THRUST_HEADERS}"]
+    _compile([*compiler_command(language, offload), *further, "-o", LIBRARY, entry, *objects, "-lm"])
     return _opened(name)
 
 

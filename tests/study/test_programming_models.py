@@ -86,7 +86,7 @@ def test_indentation_is_spacing_but_in_python() -> None:
 
 def test_only_models_that_are_judged_as_what_they_are_can_be_asked_for() -> None:
     assert ASKABLE == (
-        "cuda", "openmp", "openmp-offload", "openacc", "hip", "fortran-openmp", "fortran-openmp-offload",
+        "cuda", "openmp", "openmp-offload", "openacc", "hip", "thrust", "fortran-openmp", "fortran-openmp-offload",
         "fortran-openacc", "numpy", "numba", "cupy", "pycuda", "triton",
     )  # fmt: skip
     for name, model in MODELS.items():
