@@ -1,6 +1,8 @@
 """Candidates: a reply read into source and plan, a plan resolved into launches."""
 
 from kernelforge.candidate.plan import (
+    MAX_COMBINATIONS,
+    MAX_HALVED,
     LaunchSignature,
     Plan,
     chosen_values,
@@ -14,6 +16,8 @@ from kernelforge.candidate.reply import format_reply, model_new_in, parse_reply,
 from kernelforge.candidate.resolved import ResolvedPlan
 
 __all__ = [
+    "MAX_COMBINATIONS",
+    "MAX_HALVED",
     "LaunchSignature",
     "Plan",
     "PlanLimits",

@@ -28,7 +28,9 @@ from kernelforge.records.task import TensorSpec
 INT32 = 2**31
 
 MAX_COMBINATIONS = 4_096
-"""Combinations of ``# tune:`` values that a plan may offer; tuning rates all of a few, and searches many."""
+"""Combinations of ``# tune:`` values that a plan may offer."""
+MAX_HALVED = 16
+"""Combinations of which tuning builds and rates all, by successive halving; more are searched."""
 MAX_CONSTRAINED = 8_192
 """The same before top-level asserts remove some, which costs a run of the top level each."""
 
@@ -52,8 +54,8 @@ class Plan:
         """Values of each ``# tune:`` name, in the order written."""
         self._program = program
         self.combinations: tuple[dict[str, int], ...] = self._allowed()
-        """The combinations of the tunables that the top-level asserts allow, at most 4,096, first values first;
-        one empty combination without tunables."""
+        """The combinations of the tunables that the top-level asserts allow, at most :data:`MAX_COMBINATIONS`, first
+        values first; one empty combination without tunables."""
 
     @property
     def parameters(self) -> tuple[str, ...]:
@@ -307,25 +309,29 @@ def chosen_values(candidate: Candidate) -> dict[str, int]:
 
     Of a plan that cannot be read, only the choices of the candidate.
     """
-    return {**_first_values(candidate.plan, candidate.language or "cuda"), **candidate.choices}
+    return {**_tuning_space(candidate.plan, candidate.language or "cuda").first, **candidate.choices}
+
+
+def combinations_of(candidate: Candidate) -> int:
+    """Combinations of ``# tune:`` values that a candidate's plan offers, 1 without any; 0 for one that cannot be
+    read."""
+    return _tuning_space(candidate.plan, candidate.language or "cuda").combinations
+
+
+class _TuningSpace(NamedTuple):
+    first: Mapping[str, int]
+    """The first value of every ``# tune:`` name."""
+    combinations: int
 
 
 @lru_cache(maxsize=256)  # reports need it of every attempt several times
-def _first_values(plan: str, language: Language) -> dict[str, int]:
-    """The first value of every ``# tune:`` name; none of a plan that cannot be read."""
+def _tuning_space(plan: str, language: Language) -> _TuningSpace:
+    """First values and number of combinations of a plan; no values and 0 for one that cannot be read."""
     try:
-        return {name: values[0] for name, values in parse_plan(plan, language).tunables.items()}
+        combinations = parse_plan(plan, language).combinations
     except CandidateError:
-        return {}
-
-
-@lru_cache(maxsize=256)
-def combinations_of(plan: str, language: Language = "cuda") -> int:
-    """Combinations of ``# tune:`` values that a plan offers; 0 for one that cannot be read."""
-    try:
-        return len(parse_plan(plan, language).combinations)
-    except CandidateError:
-        return 0
+        return _TuningSpace({}, 0)
+    return _TuningSpace(combinations[0], len(combinations))
 
 
 def plan_as_chosen(candidate: Candidate) -> str:

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pydantic import ValidationError
 
 from kernelforge.agents.prompting.text import inline
-from kernelforge.candidate import format_reply, parse_plan
-from kernelforge.errors import CandidateError, UsageError
+from kernelforge.candidate import combinations_of, format_reply
+from kernelforge.errors import UsageError
 from kernelforge.records import Candidate, Message
 from kernelforge.records.task import MAX_PLAN_BYTES, MAX_SOURCE_BYTES
 
@@ -47,10 +47,7 @@ def read_candidate(source: str, plan: str, choices: Mapping[str, int] | None) ->
 
 def has_choices(candidate: Candidate) -> bool:
     """Whether its plan has a `# tune:` line to choose from. One with an error counts: its evaluation names that."""
-    try:
-        return len(parse_plan(candidate.plan, candidate.language or "cuda").combinations) > 1
-    except CandidateError:
-        return True
+    return combinations_of(candidate) != 1
 
 
 def messages_of(coder: str, prompt: str | None, candidate: Candidate, note: str) -> tuple[Message, ...]:

@@ -25,6 +25,7 @@ from kernelforge.agents.prompting.attempts import (
 from kernelforge.agents.prompting.profiles import changes, profile_table
 from kernelforge.agents.prompting.sizes import shared_text, sizes_text, symbolic_sizes
 from kernelforge.agents.prompting.text import fenced, inline, tensors
+from kernelforge.candidate import MAX_COMBINATIONS, MAX_HALVED
 from kernelforge.errors import UsageError
 from kernelforge.llm.base import Prompt
 from kernelforge.records import AgentName, Candidate, SourceLanguage, Task, TaskFacts
@@ -222,6 +223,8 @@ def _environment() -> Environment:
         "history_text": history_text,
         "inline": inline,
         "label": label,
+        "most_combinations": f"{MAX_COMBINATIONS:,}",
+        "most_halved": MAX_HALVED,
         "parameters": parameters,
         "profile_table": profile_table,
         "routine": routine,

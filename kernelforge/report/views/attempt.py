@@ -366,9 +366,7 @@ def attempt_view(
         profile_notes=attempt.profile.notes if attempt.profile else (),
         energy=attempt.profile.energy if attempt.profile else None,
         trials=_trials(attempt),
-        combinations=combinations_of(candidate.plan, candidate.language or "cuda")
-        if candidate and attempt.trials
-        else 0,
+        combinations=combinations_of(candidate) if candidate and attempt.trials else 0,
         timings=evaluation.seconds,
         replay=_replay(attempt, task, results),
         messages=attempt.messages if messages else None,
