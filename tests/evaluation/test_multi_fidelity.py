@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from random import Random
 from statistics import fmean
 
@@ -16,6 +17,7 @@ from kernelforge.evaluation.stages.multi_fidelity import (
     EFFORTS,
     FINALISTS,
     FIRST_POINTS,
+    MOST_BUILT,
     RATING_COST,
     UNBUILT,
     MultiFidelitySearch,
@@ -23,6 +25,7 @@ from kernelforge.evaluation.stages.multi_fidelity import (
     encode,
 )
 
+ROOT = Path(__file__).resolve().parents[2]
 COMBINATIONS = [
     {"TILE": tile, "STEP": step, "STAGES": stages, "WIDTH": width}
     for tile, step, stages, width in itertools.product((16, 32, 64, 128), (4, 8, 16, 32), (1, 2, 3, 4), (1, 2, 4, 8))
@@ -121,14 +124,18 @@ def test_points_that_fail_only_completely_are_tried_once(seed: int) -> None:
 def test_points_that_do_the_same_as_others_take_one_step_and_no_rating() -> None:
     search = MultiFidelitySearch(encode(COMBINATIONS), 0, 1)
     steps: dict[int, list[Step]] = {}
+    completely: set[int] = set()
     while (step := search.next()) is not None:
         time = TIMES[step.point - step.point % 2]
         twin = step.point % 2 == 1 and step.point - 1 in steps
+        rated = not twin or (step.fidelity == "complete" and step.point - 1 not in completely)
+        if step.fidelity == "complete":
+            completely.add(step.point - twin)
         before = search.spent
-        search.record(step, time, twin=twin)
+        search.record(step, time, rated=rated, twin=twin)
         steps.setdefault(step.point, []).append(step)
-        if twin and step.fidelity == "cheap":
-            assert search.spent == before + BUILD_COST
+        if twin:
+            assert search.spent == before + BUILD_COST + RATING_COST * rated
     twins = [point for point in steps if point % 2 == 1 and point - 1 in steps]
     assert twins
     assert all(len(steps[point]) == 1 for point in twins if list(steps).index(point) > list(steps).index(point - 1))
@@ -146,6 +153,59 @@ def test_refused_points_cost_nothing_and_are_bounded() -> None:
         refused += step.point != 0
     assert refused == UNBUILT
     assert search.spent == BUILD_COST + RATING_COST * sum(EFFORTS.values())
+
+
+def test_after_the_most_refused_points_the_best_of_those_rated_are_rated_completely() -> None:
+    search = MultiFidelitySearch(encode(COMBINATIONS), 0, 1)
+    steps: list[Step] = []
+    refused = 0
+    while (step := search.next()) is not None:
+        built = step.point in {each.point for each in steps} or len(steps) < FIRST_POINTS
+        if built:
+            steps.append(step)
+        refused += not built
+        search.record(step, TIMES[step.point] if built else None, built=built)
+    assert refused == UNBUILT
+    rated = sorted({step.point for step in steps}, key=lambda point: TIMES[point])
+    assert len(rated) > FINALISTS
+    assert {step.point for step in steps if step.fidelity == "complete"} >= set(rated[:FINALISTS])
+
+
+@pytest.mark.parametrize("after", [1, 2, 4, 6, 12])
+def test_a_closed_search_tries_nothing_new_and_rates_the_best_completely(after: int) -> None:
+    search = MultiFidelitySearch(encode(COMBINATIONS), 0, 1)
+    steps: list[Step] = []
+    while (step := search.next()) is not None:
+        steps.append(step)
+        search.record(step, TIMES[step.point])
+        if len(steps) == after:
+            search.close()
+    before, since = steps[:after], steps[after:]
+    assert {step.point for step in since} <= {step.point for step in before}
+    assert {step.fidelity for step in since} <= {"complete"}
+    complete = {step.point for step in steps if step.fidelity == "complete"}
+    best = min({step.point for step in before}, key=lambda point: TIMES[point])
+    assert (best in complete) == (after > 1)  # after one there is nothing to compare it with
+    assert len(since) <= FINALISTS + 1
+    assert search.spent <= BUDGET
+
+
+def test_a_closed_search_without_a_rating_ends() -> None:
+    search = MultiFidelitySearch(encode(COMBINATIONS), 0, 1)
+    search.close()
+    assert search.next() is None
+
+
+def test_where_no_other_point_takes_a_rating_as_many_are_built_as_the_page_says() -> None:
+    search = MultiFidelitySearch(encode(COMBINATIONS), 0, 1)
+    steps: list[Step] = []
+    while (step := search.next()) is not None:
+        search.record(step, TIMES[0], rated=not steps, settled=True, twin=bool(steps))
+        steps.append(step)
+    assert len(steps) == len({step.point for step in steps}) == MOST_BUILT
+    rated = int(BUDGET / (BUILD_COST + RATING_COST * EFFORTS["cheap"]))
+    page = " ".join((ROOT / "docs" / "strategies.md").read_text().split())
+    assert f"at most {MOST_BUILT} combinations are built, {rated} where each takes a rating" in page
 
 
 def test_the_seed_decides_where_it_begins_and_nothing_else_does() -> None:

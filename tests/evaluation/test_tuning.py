@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from kernelforge.devices.base import RunRequest, TuningTime
 from kernelforge.devices.emulated.device import EmulatedSession
 from kernelforge.evaluation import Evaluator, EvaluatorPool
 from kernelforge.evaluation.stages.multi_fidelity import EFFORTS
-from kernelforge.evaluation.stages.tuning import LEAST_GAIN, tune, winner
+from kernelforge.evaluation.stages.tuning import CLOSING_SECONDS, LEAST_GAIN, TUNING_SECONDS, tune, winner
 from kernelforge.records import Candidate, Size, Task, TuneTrial, Verdict
 
 pytestmark = pytest.mark.slow
@@ -234,6 +235,38 @@ def test_a_stop_ends_a_search_among_many_with_what_was_rated(evaluator: Evaluato
     assert 1 <= sum(trial.time_us is not None for trial in trials) <= len(trials) <= 3
     assert trials[0].time_us is not None
     assert trials[0].rung == 1
+
+
+def test_where_the_time_is_over_the_best_cheap_ratings_are_completed(
+    evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each rating takes 9 s of a GPU's clock: of the 120 s, 2 go into the candidate's own, the others are cheap."""
+    plan = "# tune: AGAIN = 8 | 6 | 4 | 3 | 2 | 1\n" + PLAN
+    source = SOFTMAX.replace(
+        "sum += expf(row[i] - top)", "for (int k = 0; k < AGAIN; ++k) sum += expf(row[i] - top + k)"
+    )
+    now, efforts = [0.0], list[float]()
+    rate = EmulatedSession.rate
+
+    def slow(session: EmulatedSession, request: RunRequest, effort: float) -> TuningTime:
+        now[0] += 9.0
+        efforts.append(effort)
+        return rate(session, request, effort)
+
+    monkeypatch.setattr(EmulatedSession, "rate", slow)
+    monkeypatch.setattr("kernelforge.evaluation.stages.tuning.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("kernelforge.evaluation.stages.tuning.RATING_SECONDS", 300.0)  # of this machine's clock
+    measuring = replace(evaluator.device.capabilities, measures_time=True)
+    monkeypatch.setattr(evaluator.device, "capabilities", measuring)
+    trials = tune(evaluator, Candidate(source=source, plan=plan), seed=2)
+    in_time = math.floor(TUNING_SECONDS / 9.0) + 1
+    assert set(efforts[in_time:]) == {1.0}
+    assert 1 <= len(efforts) - in_time <= CLOSING_SECONDS / 9.0 + 1
+    problems = [trial.problem for trial in trials if trial.time_us is None]
+    assert problems in ([], ["not tried: the search had taken its 120 s"])  # of the step that came too late
+    timed = [(trial.time_us, trial.rung) for trial in trials if trial.time_us is not None]
+    assert min(timed)[1] == 1  # the fastest of all is rated as its rival is
+    assert winner(trials, {}) is not None
 
 
 def test_a_combination_that_cannot_work_has_its_problem_and_spoils_no_other(evaluator: Evaluator) -> None:

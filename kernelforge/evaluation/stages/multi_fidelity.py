@@ -34,8 +34,11 @@ time; on a GPU the build takes more."""
 RATING_COST = 1.0 - BUILD_COST
 BUDGET = 16.0
 """Cost of a search by default: what 16 builds with complete ratings cost."""
+MOST_BUILT = 1 + int((BUDGET - BUILD_COST - RATING_COST * EFFORTS["cheap"]) / BUILD_COST)
+"""Points that a search with that budget builds at most: the first one is rated, and no other, for what fails to build
+or does the same as an earlier one takes no rating."""
 UNBUILT = 64
-"""Points that may be refused before they are built, which costs nothing; then the search ends."""
+"""Points that may be refused before they are built, which costs nothing; then the search is closed."""
 FIRST_POINTS = 5
 """Points that are rated, after the first, before the process decides."""
 FINALISTS = 3
@@ -67,8 +70,6 @@ class _Process:
     mean: float
     variance: float
     points: Vector
-    cheap: Vector
-    """1.0 for a cheap observation, 0.0 for a complete one."""
     factor: Vector
     weights: Vector
 
@@ -107,6 +108,7 @@ class MultiFidelitySearch:
     _twins: set[int] = field(default_factory=set)
     """Points that do the same as others."""
     _unbuilt: int = 0
+    _closed: bool = False
     _design: list[int] = field(default_factory=list)
     _fits: dict[str, _Process] = field(default_factory=dict)
     """The last process of times, and of the chance."""
@@ -117,10 +119,10 @@ class MultiFidelitySearch:
     def next(self) -> Step | None:
         """The rating to do now, or None at the end. :meth:`record` its result before the next call."""
         cheap, complete = self._times["cheap"], self._times["complete"]
-        if self.first in self._failed or self._unbuilt >= UNBUILT:
+        if self.first in self._failed:
             return None
-        if self.first not in complete:
-            return Step(self.first, "complete" if self.first in cheap else "cheap")
+        if self.first not in complete:  # and so no other point was rated
+            return None if self._closed else Step(self.first, "complete" if self.first in cheap else "cheap")
         while self._design:
             if self._affordable(self._cost(self._design[0], "cheap") + RATING_COST):
                 return Step(self._design.pop(0), "cheap")
@@ -128,10 +130,25 @@ class MultiFidelitySearch:
         process = self._fitted("time", cheap, complete)
         mean, deviation = process.predict(self.points)
         rated = sorted(cheap.keys() | complete.keys())
-        best = min(mean[rated])
-        improvement = _expected_improvement(best - mean, deviation) * self._chance()
         fastest = sorted(set(rated) - self._twins, key=lambda point: (mean[point], point))[:FINALISTS]
         finalists = [point for point in fastest if point not in complete]
+        if not self._closed:
+            best = min(mean[rated])
+            improvement = _expected_improvement(best - mean, deviation) * self._chance()
+            step = self._most_promising(improvement, process.correlation, finalists)
+            if step is not None:
+                return step
+        return next((Step(point, "complete") for point in finalists if self._affordable(RATING_COST)), None)
+
+    def close(self) -> None:
+        """Try no further point. Only complete ratings of those that seem best are still asked for, as the budget
+        allows, so that no cheap rating was in vain."""
+        self._closed = True
+        self._design.clear()
+
+    def _most_promising(self, improvement: Vector, correlation: float, finalists: Sequence[int]) -> Step | None:
+        """The step of the largest gain per cost that leaves the finalists' complete ratings affordable."""
+        cheap, complete = self._times["cheap"], self._times["complete"]
         kept = RATING_COST * len(finalists)
         steps: list[tuple[float, Step]] = []
         for point in range(len(self.points)):
@@ -139,16 +156,21 @@ class MultiFidelitySearch:
                 continue
             costs = {fidelity: self._cost(point, fidelity) for fidelity in EFFORTS}
             if point not in cheap and self._affordable(costs["cheap"] + kept):
-                gain = improvement[point] * process.correlation / costs["cheap"]
+                gain = improvement[point] * correlation / costs["cheap"]
                 steps.append((gain, Step(point, "cheap")))
             if self._affordable(costs["complete"] + (kept if point not in finalists else kept - RATING_COST)):
                 steps.append((improvement[point] / costs["complete"], Step(point, "complete")))
-        if steps:
-            return max(steps, key=lambda step: step[0])[1]
-        return next((Step(point, "complete") for point in finalists if self._affordable(RATING_COST)), None)
+        return max(steps, key=lambda step: step[0])[1] if steps else None
 
     def record(
-        self, step: Step, time: float | None, *, built: bool = True, settled: bool = False, twin: bool = False
+        self,
+        step: Step,
+        time: float | None,
+        *,
+        built: bool = True,
+        rated: bool = True,
+        settled: bool = False,
+        twin: bool = False,
     ) -> None:
         """Add the result of a step.
 
@@ -156,14 +178,16 @@ class MultiFidelitySearch:
             step: what was asked for.
             time: above 0; None where the point cannot be rated.
             built: whether the point was built, which a refused plan was not.
+            rated: whether the step took a rating; not where the build failed, or another point's rating holds for it.
             settled: whether a complete rating would give the same time.
-            twin: whether it does the same as a point that was rated before, and so took no cheap rating of its own. It
-                is not asked for again.
+            twin: whether it does the same as a point that was built before. It is not asked for again.
         """
         if built:
-            self.spent += self._cost(step.point, step.fidelity) - twin * RATING_COST * EFFORTS["cheap"]
+            self.spent += self._cost(step.point, step.fidelity if rated else None)
         else:
             self._unbuilt += 1
+            if self._unbuilt >= UNBUILT:
+                self.close()
         if time is None:
             self._failed.add(step.point)
             for times in self._times.values():
@@ -175,9 +199,10 @@ class MultiFidelitySearch:
         if settled:
             self._times["complete"][step.point] = math.log(time)
 
-    def _cost(self, point: int, fidelity: Fidelity) -> float:
+    def _cost(self, point: int, fidelity: Fidelity | None) -> float:
+        """Of a rating, or of none, with the build where the point has none."""
         built = any(point in times for times in self._times.values())
-        return (0.0 if built else BUILD_COST) + RATING_COST * EFFORTS[fidelity]
+        return (0.0 if built else BUILD_COST) + (0.0 if fidelity is None else RATING_COST * EFFORTS[fidelity])
 
     def _affordable(self, cost: float) -> bool:
         return self.spent + cost <= self.budget
@@ -266,7 +291,7 @@ def _fit(
         prior = float((np.log(lengths / TYPICAL_LENGTH) ** 2).sum()) / 2
         density = -0.5 * count * math.log(variance) - float(np.log(np.diag(factor)).sum()) - prior
         weights = np.linalg.solve(factor.T, residual)
-        return density, _Process(lengths, discrepancy, mean, variance, where, is_cheap, factor, weights)
+        return density, _Process(lengths, discrepancy, mean, variance, where, factor, weights)
 
     best = conditioned(*(start or (np.full(points.shape[1], TYPICAL_LENGTH), 1e-3)))
     density = -math.inf

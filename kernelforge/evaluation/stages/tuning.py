@@ -1,11 +1,11 @@
 """The tuning stage: search among ``# tune:`` values for a combination worth an attempt.
 
-Up to :data:`HALVED` combinations are all built and rated, by successive halving (Jamieson & Talwalkar, *Non-stochastic
-Best Arm Identification and Hyperparameter Optimization*, AISTATS 2016, section 3): ``ceil(log2 n)`` rungs, each keeps
-the better half of the combinations and spends twice as much on the time of each; the last one spends what a profile
-does. Two things are ours. The candidate's own combination is rated on every rung, so that what is compared was always
-rated alike. A combination whose time no effort can change is not rated again, nor is one that compiles to the same code
-and launches as another.
+Up to :data:`~kernelforge.candidate.plan.MAX_HALVED` combinations are all built and rated, by successive halving
+(Jamieson & Talwalkar, *Non-stochastic Best Arm Identification and Hyperparameter Optimization*, AISTATS 2016,
+section 3): ``ceil(log2 n)`` rungs, each keeps the better half of the combinations and spends twice as much on the time
+of each; the last one spends what a profile does. Two things are ours. The candidate's own combination is rated on every
+rung, so that what is compared was always rated alike. A combination whose time no effort can change is not rated again,
+nor is one that compiles to the same code and launches as another.
 
 More are searched by :mod:`~kernelforge.evaluation.stages.multi_fidelity`: few are built, most of those rated cheaply.
 
@@ -18,23 +18,20 @@ import math
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from kernelforge.candidate import parse_plan
+from kernelforge.candidate import MAX_HALVED, parse_plan
 from kernelforge.devices.base import Device, RunFailed, TuningTime
 from kernelforge.errors import SandboxError, TaskError
 from kernelforge.evaluation.oracle.client import DrawHandle, Oracle
 from kernelforge.evaluation.stages.candidate_runs import run_request, usual_limit_s
 from kernelforge.evaluation.stages.compile_stage import BuildState, StageFailed
 from kernelforge.evaluation.stages.full_size import PROFILE_POISON, WHOLE_DRAW_BYTES
-from kernelforge.evaluation.stages.multi_fidelity import EFFORTS, Fidelity, MultiFidelitySearch, encode
+from kernelforge.evaluation.stages.multi_fidelity import EFFORTS, FINALISTS, Fidelity, MultiFidelitySearch, encode
 from kernelforge.evaluation.timing import tensor_bytes
 from kernelforge.records import Candidate, Task, TaskFacts, TuneTrial, content_hash
-
-HALVED = 16
-"""Combinations up to which all are built and rated."""
 
 LEAST_GAIN = 0.02
 """By which part of the candidate's own time a combination must be faster to be worth an evaluation, and by which two
@@ -49,6 +46,9 @@ RATING_INSTRUCTIONS = 1_000_000_000
 TUNING_SECONDS = 120.0
 """After this long nothing more is compiled or rated for a GPU; what is known by then decides. To wait for a device is
 no part. On an emulated device the number of combinations and the work of each are limits enough."""
+
+CLOSING_SECONDS = FINALISTS * RATING_SECONDS
+"""What a search among many that was ended so may take longer, for complete ratings of its best combinations."""
 
 _LOST_GENERALITY = "the plan's assert refuses a hidden size that the candidate's own values support"
 
@@ -100,7 +100,7 @@ class Combination:
 def tune(
     evaluator: Preparing, candidate: Candidate, *, seed: int, stopped: Callable[[], bool] | None = None
 ) -> tuple[TuneTrial, ...]:
-    """Rate combinations of a candidate's ``# tune:`` values: up to :data:`HALVED` all of them, of more a choice.
+    """Rate combinations of a candidate's ``# tune:`` values: of many a choice, else all of them.
 
     Args:
         evaluator: of the candidate's task; it has found the candidate OK with its own choices.
@@ -121,7 +121,7 @@ def tune(
         return ()
     arms = [Combination(choices) for choices in combinations]
     own = next(arm for arm in arms if candidate.choices.items() <= arm.choices.items())
-    if len(arms) > HALVED:
+    if len(arms) > MAX_HALVED:
         return _BayesianSearch(evaluator, candidate, own, stopped or (lambda: False)).search(arms, seed)
     search = _SuccessiveHalving(evaluator, candidate, own, stopped or (lambda: False))
     contenders = search.prepare(arms)
@@ -176,20 +176,25 @@ class Rater:
 
     def take(
         self, arm: Combination, fidelity: Fidelity, built: dict[tuple[object, ...], Combination], draw: DrawHandle
-    ) -> None:
-        """Build the combination, unless that is done, and rate it, unless one of the same code was rated so."""
+    ) -> bool:
+        """Build the combination, unless that is done, and rate it, unless one of the same code was rated so.
+
+        Returns:
+            Whether it took a rating.
+        """
         if not arm.work.artifacts and not arm.problem:
             self._build(arm, built)
         if arm.problem:
-            return
+            return False
         source = arm.same_as or arm
         complete = fidelity == "complete"
         if source.problem or (source.rating is not None and source.rung >= complete):
-            return
+            return False
         with self._locked():
             self._rate(source, draw, int(complete), EFFORTS[fidelity])
         if source.rating is not None and source.rating.settled:
             source.rung = 1
+        return True
 
     def _build(self, arm: Combination, built: dict[tuple[object, ...], Combination]) -> None:
         """Build the combination, and enter it under what it does, or find the one that does the same."""
@@ -200,14 +205,19 @@ class Rater:
 
     @contextmanager
     def drawn(self, seed: int) -> Iterator[DrawHandle]:
-        """Inputs at the full size, of the task's own distribution; what must come out is not asked."""
+        """Inputs at the full size, of the task's own distribution; what must come out is not asked.
+
+        The device is held while they are drawn and given back, for the oracle may use it for that.
+        """
         oracle = self._evaluator.oracle
         tiled = self._modelled and tensor_bytes(self._evaluator.facts.at("full")) > WHOLE_DRAW_BYTES
-        draw = oracle.draw("full", oracle.families("full")[0], seed, expected=False, tiled=tiled)
+        with self._locked():
+            draw = oracle.draw("full", oracle.families("full")[0], seed, expected=False, tiled=tiled)
         try:
             yield draw
         finally:
-            oracle.release(draw.handle)
+            with self._locked():
+                oracle.release(draw.handle)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -274,7 +284,7 @@ class _SuccessiveHalving(Rater):
         """Rate the contenders rung by rung. What does not reach the next rung keeps the time of its last."""
         alive, rungs = list(contenders), max(math.ceil(math.log2(len(contenders))), 1)
         try:
-            with self._locked(), self.drawn(int(content_hash(seed, "tune"), 16)) as draw:
+            with self.drawn(int(content_hash(seed, "tune"), 16)) as draw, self._locked():
                 for rung in range(rungs):
                     rated = self._rate_all(alive, draw, rung, effort=2.0 ** (rung + 1 - rungs))
                     alive = sorted(rated, key=_time)[: math.ceil(len(alive) / 2)]
@@ -300,29 +310,33 @@ class _BayesianSearch(Rater):
     def search(self, arms: Sequence[Combination], seed: int) -> tuple[TuneTrial, ...]:
         """Build and rate combinations one by one; gives back the trials of those that were tried.
 
-        A device is held for each rating, so that others use it while a combination is built.
+        A device is held for each rating, so that others use it while a combination is built. Where the time is over,
+        the combinations that seem best still get their complete ratings.
         """
         points = encode([arm.choices for arm in arms])
         search = MultiFidelitySearch(points, arms.index(self._own), int(content_hash(seed, "tune points"), 16))
         built: dict[tuple[object, ...], Combination] = {}
+        closed = False
         try:
-            with ExitStack() as stack:
-                with self._locked(), ExitStack() as opening:
-                    draw = opening.enter_context(self.drawn(int(content_hash(seed, "tune"), 16)))
-                    stack.callback(self._release, opening.pop_all())
+            with self.drawn(int(content_hash(seed, "tune"), 16)) as draw:
                 while (step := search.next()) is not None:
                     arm = arms[step.point]
                     over = self._over()
                     if over:
                         arm.problem = "" if arm.rating else over
-                        break
-                    self.take(arm, step.fidelity, built, draw)
+                        if closed or self._stopped():
+                            break
+                        search.close()
+                        closed, self._end = True, time.monotonic() + CLOSING_SECONDS
+                        continue
+                    rated = self.take(arm, step.fidelity, built, draw)
                     source = arm.same_as or arm
                     rating = None if arm.problem or source.problem else source.rating
                     search.record(
                         step,
                         None if rating is None else rating.time_us,
                         built="build" in arm.work.seconds,
+                        rated=rated,
                         settled=rating is not None and (rating.settled or source.rung == 1),
                         twin=arm.same_as is not None,
                     )
@@ -331,11 +345,6 @@ class _BayesianSearch(Rater):
                 "" if self._own.rating else f"its inputs could not be drawn: {error}"
             )
         return tuple(arm.trial() for arm in arms if arm.rating or arm.problem or arm.same_as)
-
-    def _release(self, drawn: ExitStack) -> None:
-        """Give the draw back while the device is held, for the oracle may use it for that."""
-        with self._locked():
-            drawn.close()
 
 
 def _time(arm: Combination) -> float:
