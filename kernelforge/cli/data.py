@@ -382,7 +382,7 @@ def pairs(
     a row in both directions, on the disk before the next graph.
     """
     import time
-    from contextlib import ExitStack
+    from contextlib import nullcontext
 
     from kernelforge.datasets.graph_pairs import GraphPair, PairFolder
     from kernelforge.evaluation.pool import EvaluatorPool
@@ -404,9 +404,8 @@ def pairs(
     folder = None if output is None else PairFolder(output, seed)
     err = console(stderr=True)
     counted, interrupted = 0 if folder is None else folder.pairs, False
-    with ExitStack() as stack:
-        pool = stack.enter_context(EvaluatorPool(device, allow_unconfined=allow_unconfined))
-        functions = None if dry_run else stack.enter_context(CEvaluators(allow_unconfined=allow_unconfined))
+    opening = nullcontext() if dry_run else CEvaluators(allow_unconfined=allow_unconfined)
+    with EvaluatorPool(device, allow_unconfined=allow_unconfined) as pool, opening as functions:
         pool.start()
         rows = [] if folder is None else folder.rows
         maker = GraphPairs(

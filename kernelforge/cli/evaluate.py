@@ -21,6 +21,7 @@ from kernelforge.cli.support.options import (
     ScreenOption,
     SeedOption,
     UnconfinedOption,
+    c_measure_settings,
     console,
     default_device,
     measure_settings,
@@ -160,17 +161,16 @@ def _evaluate_c(text: str, task: str, seed: int | None, allow_unconfined: bool, 
 
     from pydantic import ValidationError
 
-    from kernelforge.records import MeasureSettings, first_fault
+    from kernelforge.records import first_fault
     from kernelforge.tasks import load_task
     from kernelforge.translation.evaluator import CEvaluators, c_candidate
-    from kernelforge.translation.timing import SECONDS
 
     try:
         candidate = c_candidate(text)
     except ValidationError as error:
         raise UsageError(f"the file is no candidate: {first_fault(error)}") from error
     loaded = load_task(task_reference(task))
-    measure = MeasureSettings(seconds=SECONDS) if timed else None
+    measure = c_measure_settings(timed=timed)
     with CEvaluators(allow_unconfined=allow_unconfined, measure=measure) as evaluators:
         return evaluators.evaluate(loaded, candidate, seed=secrets.randbits(63) if seed is None else seed)
 

@@ -19,6 +19,7 @@ from kernelforge.cli.support.options import (
     UnconfinedOption,
     begin_rows,
     budget_of,
+    c_measure_settings,
     check_coder,
     console,
     llm_settings,
@@ -70,14 +71,13 @@ def translate(
     from kernelforge.cli.run import stopping
     from kernelforge.datasets.training import c_translation
     from kernelforge.llm.providers import Providers
-    from kernelforge.records import MeasureSettings, Verdict
+    from kernelforge.records import Verdict
     from kernelforge.report.formatting import one_line
     from kernelforge.report.terminal.translation import translation_lines
     from kernelforge.run.budget import RunBudget, StopSignal
     from kernelforge.run.translations import Reversals, Translation, scores
     from kernelforge.run.translations import translate as translations
     from kernelforge.tasks import load_suite
-    from kernelforge.translation.timing import SECONDS
     from kernelforge.utils.json_lines import append_rows
 
     if both and output is None:
@@ -106,7 +106,7 @@ def translate(
                 samples=samples,
                 seed=seed,
                 full=full or timed,
-                measure=MeasureSettings(seconds=SECONDS) if timed else None,
+                measure=c_measure_settings(timed=timed),
                 allow_unconfined=allow_unconfined,
             ):
                 made.append(item)

@@ -104,9 +104,14 @@ def times(value: float | None) -> str:
     return f"{value:.2f}x" if value < 100 else f"{value:,.0f}x" if value < _LONG else f"{value:.4g}x"
 
 
+def times_between(value: float, low: float, high: float) -> str:
+    """A ratio with its interval: ``3.10x (2.40x to 4.00x)``."""
+    return f"{times(value)} ({times(low)} to {times(high)})"
+
+
 def predicted_speedup(value: PredictedSpeedup | None) -> str:
-    """A predicted speedup with its 90 % interval: ``3.10x (2.40x to 4.00x)``."""
-    return ABSENT if value is None else f"{times(value.speedup)} ({times(value.low)} to {times(value.high)})"
+    """A predicted speedup with its 90 % interval."""
+    return ABSENT if value is None else times_between(value.speedup, value.low, value.high)
 
 
 def format_screening(screening: Screening) -> str:

@@ -140,6 +140,14 @@ def measure_settings(
         raise UsageError(f"--measure {first_fault(error)}") from error
 
 
+def c_measure_settings(*, timed: bool) -> MeasureSettings | None:
+    """Settings that C functions are timed with; None where they are not timed."""
+    from kernelforge.records import MeasureSettings
+    from kernelforge.translation.timing import SECONDS
+
+    return MeasureSettings(seconds=SECONDS) if timed else None
+
+
 def default_device(*, opens: bool, measure: MeasureSettings, allow_unconfined: bool) -> str:
     """Device to use when none was named; prints on stderr why a GPU is not used.
 

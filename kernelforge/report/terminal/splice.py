@@ -7,7 +7,7 @@ from typing import NamedTuple
 from rich.console import Group, RenderableType
 
 from kernelforge.packaging.splice_check import ModelTime, PredictedNumber, Splice, SplicedPackage
-from kernelforge.report.formatting import number, percent, times
+from kernelforge.report.formatting import number, percent, times_between
 from kernelforge.report.tables.base import Column, Table
 from kernelforge.report.terminal.widgets import field
 
@@ -74,9 +74,7 @@ def _row(package: SplicedPackage) -> _Row:
     return _Row(
         package.group if name == package.group else f"{name}, {package.group}",
         f"{package.replaced} of {package.calls}",
-        ""
-        if speedup is None
-        else f"{times(speedup.value)} ({times(speedup.low)} to {times(speedup.high)}), {speedup.origin}",
+        "" if speedup is None else f"{times_between(speedup.value, speedup.low, speedup.high)}, {speedup.origin}",
         package.group_us,
         package.operator_us,
         package.share,
@@ -86,4 +84,4 @@ def _row(package: SplicedPackage) -> _Row:
 
 
 def _ratio(value: PredictedNumber) -> str:
-    return f"{times(value.value)} ({times(value.low)} to {times(value.high)})"
+    return times_between(value.value, value.low, value.high)

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from kernelforge.records import CpuConditions, Ratio
-from kernelforge.report.formatting import ABSENT, number, times
+from kernelforge.report.formatting import ABSENT, number, times, times_between
 from kernelforge.report.tables.base import Column, Table
 from kernelforge.report.terminal.widgets import field
 
@@ -49,7 +49,7 @@ def translation_time_table(rows: Iterable[TranslationTime]) -> Table:
     def ratio_text(ratio: Ratio | None) -> str:
         if ratio is None:
             return ABSENT
-        return f"{times(ratio.speedup)} ({times(ratio.interval[0])} to {times(ratio.interval[1])})"
+        return times_between(ratio.speedup, *ratio.interval)
 
     columns = (
         Column("task", "task"),
