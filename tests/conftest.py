@@ -52,6 +52,8 @@ def pytest_configure(config: pytest.Config) -> None:
     tests that run before, and with any constant anywhere. To read them took a tenth of the time of collection in each
     worker."""
     if settings.get_current_profile_name() == "same":
+        replaced = getattr(providers, "_get_local_constants", None)
+        assert callable(replaced), "this Hypothesis takes constants of modules in another way: replace that instead"
         providers._get_local_constants = lambda: providers._local_constants
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from kernelforge.version import DISTRIBUTION, __version__
 
@@ -51,6 +52,13 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
 def metadata(wheel: zipfile.ZipFile) -> Message:
     (name,) = (name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
     return email.message_from_bytes(wheel.read(name))
+
+
+def pinned_in(name: str) -> dict[str, str]:
+    """Versions that a file of constraints pins, by normalised name."""
+    lines = [line for line in (ROOT / name).read_text().splitlines() if not line.startswith("#")]
+    assert all(line.count("==") == 1 and "--hash" not in line and "+" not in line for line in lines)
+    return {canonicalize_name(package): version for package, version in (line.split("==") for line in lines)}
 
 
 def sources(folder: str) -> list[Path]:
@@ -125,16 +133,13 @@ def test_gpu_packages_are_asked_for_by_extras_only() -> None:
 
 def test_constraints_pin_every_dependency_without_hashes() -> None:
     """``pip install -c constraints.txt .`` gives the versions that the tests ran with."""
-    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
-    assert all(line.count("==") == 1 and "--hash" not in line and "+" not in line for line in lines)
-    pinned = {line.partition("==")[0].lower().replace("_", "-") for line in lines}
     required = PROJECT["dependencies"] + PROJECT["optional-dependencies"]["dev"]
-    assert {_name(requirement) for requirement in required} <= pinned
+    names = {canonicalize_name(Requirement(line).name) for line in required}
+    assert names <= pinned_in("constraints.txt").keys()
 
 
 def test_constraints_for_cuda_12_pin_every_cuda_wheel_of_the_extra_within_its_bounds() -> None:
-    lines = [line for line in (ROOT / "constraints-gpu12.txt").read_text().splitlines() if not line.startswith("#")]
-    pinned = dict(line.split("==") for line in lines)
+    pinned = pinned_in("constraints-gpu12.txt")
     packages = [Requirement(line) for line in PROJECT["optional-dependencies"]["gpu12"] + PROJECT["dependencies"]]
     of_cuda = {item.name for item in packages if item.name.startswith(("cuda-", "cupy-")) or "cu12" in item.name}
     assert pinned.keys() == of_cuda | {"torch"}
@@ -143,8 +148,7 @@ def test_constraints_for_cuda_12_pin_every_cuda_wheel_of_the_extra_within_its_bo
 
 def test_constraints_allow_the_cuda_build_of_torch() -> None:
     """On most machines PyPI gives that build, and pip refuses a constraint that one of its requirements excludes."""
-    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
-    pinned = dict(line.split("==") for line in lines)
+    pinned = pinned_in("constraints.txt")
     assert pinned["torch"] == TORCH_ON_PYPI, "state what this torch requires: pip download --no-deps torch==VERSION"
     requirements = [Requirement(line) for line in REQUIRED_BY_TORCH_ON_PYPI]
     assert {"triton", "cuda-bindings"} <= {item.name for item in requirements} & pinned.keys()
@@ -171,9 +175,3 @@ def test_an_unpacked_wheel_finds_its_own_data(wheel: zipfile.ZipFile, tmp_path: 
     *places, count = done.stdout.split()
     assert all(Path(path).is_relative_to(tmp_path / "site") for path in places)
     assert int(count) == 16
-
-
-def _name(requirement: str) -> str:
-    for stop in "=<>!~[; ":
-        requirement = requirement.partition(stop)[0]
-    return requirement.lower().replace("_", "-")
