@@ -7,11 +7,11 @@ NEW_HEIGHT - 0.5 rows down, not below 0, is interpolated between the two rows ar
 import torch
 import torch.nn as nn
 
-PLANES = 12
-HEIGHT = 2048
-WIDTH = 2048
-NEW_HEIGHT = 1536
-NEW_WIDTH = 2560
+PLANES = 192
+HEIGHT = 512
+WIDTH = 512
+NEW_HEIGHT = 384
+NEW_WIDTH = 640
 
 
 def around(new: int, old: int, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
