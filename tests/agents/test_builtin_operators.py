@@ -591,7 +591,8 @@ def test_tensor_cores_count_with_64_bits_where_a_result_is_as_large(name: str, c
     graph = trace_source(task, {"N": 2**16, "D": 16, "K": 2})
     half = name == "half transposed"
     item = render(graph, Design(("fuse", "tensor-cores")), warpgroups=half)
-    assert "long long m" in item.source
+    assert "const int m = " in item.source
+    assert "(long long)(m) * " in item.source
     assert ("WarpgroupTiles" in item.source) is half
     reference = Reference(task, {"N": 40, "D": 24} if half else {"N": 37, "D": 9, "K": 3})
     run_and_compare(item, workbench.Bench(reference, reference.inputs(5)), compiler)
