@@ -44,6 +44,7 @@ from tests.workers.engine_orders import (
 pytestmark = [
     pytest.mark.ray,
     pytest.mark.slow,
+    pytest.mark.timeout(600),
     # Not importorskip: Ray reads whether it is to use a token when it is imported.
     pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray, of the extra ray"),
 ]
@@ -165,11 +166,14 @@ def engine(cluster: Any, terminated: list[int], runner: asyncio.Runner, builds: 
     with pytest.MonkeyPatch.context() as patch:
         # A worker comes back from a cancelled order by itself, however slow the machine: none is replaced for that.
         patch.setattr("kernelforge.workers.slot.SETTLE_S", WAIT_S)
-        runner.run(made.start())
-        runner.run(until(lambda: made.health().workers == 4))
-        yield made
-    workers = family_of(*own_workers())
-    runner.run(made.close())
+        try:
+            runner.run(made.start())
+            runner.run(until(lambda: made.health().workers == 4))
+            yield made
+            workers = family_of(*own_workers())
+        finally:
+            # One that did not start in time would keep the cluster's slots from the next one.
+            runner.run(made.close())
     assert all_gone(workers)
 
 
