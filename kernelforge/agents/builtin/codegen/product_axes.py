@@ -193,8 +193,7 @@ class _PhaseAxes(_ConvolutionAxes):
     def __init__(self, em: LoopEmitter, anchor: Convolution, vector: bool) -> None:
         if not _is_arranged(anchor):
             raise UnsupportedError("the weights' taps are innermost")
-        self.whole_rows = _has_whole_rows(anchor)
-        self.phase = LoopGroup("phase", (*anchor.stride[:-1], ONE) if self.whole_rows else anchor.stride)
+        self.phase = LoopGroup("phase", (*anchor.stride[:-1], ONE) if _has_whole_rows(anchor) else anchor.stride)
         super().__init__(em, anchor, vector)
         self.phases = self.phase.dims
 
@@ -264,8 +263,9 @@ class _PhaseAxes(_ConvolutionAxes):
         for axis, (at, extent) in enumerate(zip(self.n.coords(), self.convolution.x.shape[2:], strict=True)):
             name = em.fresh("dhw"[axis - len(self.n.dims)])
             far = f"{em.text(at)} + {tap}.{'yzw'[axis]}"
-            if self.whole_rows and axis == len(self.n.dims) - 1:
-                far, by = em.fresh("far"), em.signature.extent(self.convolution.stride[axis])
+            stride = self.convolution.stride[axis]
+            if stride != self.phases[axis]:
+                far, by = em.fresh("far"), em.signature.extent(stride)
                 em.add(f"const int {far} = {em.text(at)} + {tap}.{'yzw'[axis]};")
                 conditions.append(f"{far} % {by} == 0")
                 far = f"{far} / {by}"
