@@ -61,8 +61,9 @@ SOON_DEAD = {
     "RAY_health_check_failure_threshold": "3",
 }
 """A killed node, which refuses connections, is noticed after seconds. A node that is slow to answer is not removed."""
-BUSY = {"RAY_memory_monitor_refresh_ms": "0"}
-"""Where others have nearly all memory of the machine, Ray would kill workers of ours for it."""
+BUSY = {"RAY_memory_monitor_refresh_ms": "0", "RAY_worker_niceness": "0"}
+"""Where others have nearly all memory of the machine, Ray would kill workers of ours for it; and by its niceness of 15
+a worker gets a thirtieth of the CPU time of another busy process."""
 
 
 @contextmanager

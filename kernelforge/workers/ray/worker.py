@@ -72,7 +72,8 @@ class RayWorker(WorkerHandle):
             worker.kill()
             resource = "GPU" if gpus else "CPU"
             raise KernelForgeError(
-                f"{name}: its node assigned no {resource} within {PLACED_S:g} s: see `ray status` for their users"
+                f"{name}: its node assigned no {resource} within {PLACED_S:g} s, or is too busy: see `ray status` "
+                "for their users, and RAY_worker_niceness in docs/engines.md"
             ) from None
         except WorkerDied as error:
             raise KernelForgeError(str(error)) from None
