@@ -470,6 +470,15 @@ class JobStore:
         done.set_exception(StoreError(f"cannot write to {self.path}: it is closed"))
         return done
 
+    async def written(self) -> None:
+        """Return once all that has ended so far is written, or could not be.
+
+        Raises:
+            StoreError: the file cannot be written.
+        """
+        await asyncio.sleep(0)  # ends of evaluated jobs are passed to the writer in the next step of the event loop
+        await asyncio.shield(self.commit(Batch()))
+
     def read(self, sql: str, parameters: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
         """Rows of a query over committed data.
 

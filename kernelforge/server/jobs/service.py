@@ -774,8 +774,12 @@ class JobService:
         """Decide about a suspect: give its jobs their rewards, or take it as a hack.
 
         Raises:
-            RequestRejected: 404: there is no such suspect; 409: it is decided.
+            RequestRejected: 404: there is no such suspect; 409: it is decided; 503: the database cannot be used.
         """
+        # As a whole, also for a caller that went away: what is in memory has to be what is stored.
+        return await asyncio.shield(self._decide(suspect_id, decision))
+
+    async def _decide(self, suspect_id: str, decision: Literal["release", "confirm"]) -> Suspect:
         async with self._settings_lock:
             suspects = self.checks.suspects(suspect=suspect_id)
             if not suspects:
@@ -786,21 +790,35 @@ class JobService:
             stored = self._state.cache.of_task(suspect.work, None)
             if stored is None:
                 raise RequestRejected(503, "not_stored", f"the evaluation of suspect {suspect_id} cannot be read")
-            batch = Batch(decisions=[(decision, suspect_id)])
-            released = self._released(suspect, stored) if decision == "release" else []
-            if decision == "release":
-                batch.changed_results = [(job.result.model_dump_json(), job.id) for job in released if job.result]
-                key = ExemplarKey(suspect.caller, suspect.run_id, stored.evaluation.task)
-                row = exemplar_of(key, suspect.work, stored.evaluation)
-                batch.exemplars = [] if row is None else [row]
-            try:
-                await asyncio.shield(self._state.store.commit(batch))
-            except StoreError as error:
-                raise not_stored(error) from error
-            for job in released:
-                self._state.completed.put(job)
             self.checks.decide(suspect, decision, stored)
+            try:
+                if decision == "release":
+                    await self._release(suspect, stored)
+                else:
+                    await asyncio.shield(self._state.store.commit(Batch(decisions=[(decision, suspect_id)])))
+            except Exception as error:
+                self.checks.undo(suspect, stored)
+                if isinstance(error, StoreError):
+                    raise not_stored(error) from error
+                raise
         return suspect.model_copy(update={"decision": decision})
+
+    async def _release(self, suspect: Suspect, stored: Stored) -> None:
+        """Give the jobs of a suspect their rewards. Jobs that end from now on are judged by the decision already."""
+        await self._state.store.written()  # jobs that were withheld just before it
+        jobs = self._released(suspect, stored)
+        results = [job.result for job in jobs if job.result is not None]
+        key = ExemplarKey(suspect.caller, suspect.run_id, stored.evaluation.task)
+        row = exemplar_of(key, suspect.work, stored.evaluation)
+        batch = Batch(
+            decisions=[("release", suspect.id)],
+            changed_results=[(job.result.model_dump_json(), job.id) for job in jobs if job.result],
+            exemplars=[] if row is None else [row],
+        )
+        await asyncio.shield(self._state.store.commit(batch))
+        for job in jobs:
+            self._state.completed.put(job)
+        self.checks.released(suspect, stored, results)
 
     def _released(self, suspect: Suspect, stored: Stored) -> list[Job]:
         """The jobs of a suspect with their rewards."""

@@ -44,6 +44,15 @@ class _Best:
         self.rewards: dict[str, float] = {}
         """By policy, since the start of the server."""
 
+    def paid(self, score: float | None, *results: RewardResult) -> None:
+        """Count a right candidate with its rewards."""
+        self.any = True
+        if score is not None:
+            self.score = score if self.score is None else max(self.score, score)
+        for result in results:
+            if result.reward is not None:
+                self.rewards[result.policy] = max(self.rewards.get(result.policy, result.reward), result.reward)
+
 
 class Jump(NamedTuple):
     """A jump of a reward, with the cases that its candidate is like."""
@@ -62,24 +71,28 @@ class RewardChecks:
     def __init__(self, store: JobStore) -> None:
         self._store = store
         self._best: dict[ExemplarKey, _Best] = {}
-        self._decided: dict[tuple[str, str], list[Case]] = {}
+        self._cases: dict[tuple[str, str], list[Case]] = {}
         """Cases of a run, by caller and run."""
+        self._decisions: dict[tuple[ExemplarKey, str], dict[str, str]] = {}
+        """Decisions by suspect, of a task's candidate."""
         self.open: set[tuple[str, str, int]] = set()
         """Suspects that wait for a decision, by caller, run and evaluation."""
         rows = store.read(
-            "SELECT suspects.id, caller, run, work, decision, source, json_extract(evaluation, '$.build.ptx_hash') "
-            "FROM suspects JOIN works ON works.id = work"
+            "SELECT suspects.id, caller, run, work, decision, task_digest, suspects.candidate, source, "
+            "json_extract(evaluation, '$.build.ptx_hash') FROM suspects JOIN works ON works.id = work"
         )
-        for name, caller, run, work, decision, source, ptx_hash in rows:
+        for name, caller, run, work, decision, task, candidate, source, ptx_hash in rows:
             if decision is None:
                 self.open.add((caller, run, work))
             else:
-                self._decide(name, caller, run, decision, source, ptx_hash)
+                self._take(name, ExemplarKey(caller, run, task), candidate, decision, source, ptx_hash)
 
     def screened(
         self, key: ExemplarKey, factor: float | None, stored: Stored, result: RewardResult
     ) -> tuple[RewardResult, NewSuspect | None]:
-        """The result of a right candidate, or one without its reward and the row of a new suspect.
+        """The result of a right candidate, or one without its reward and, unless it is decided, the row of a suspect.
+
+        A candidate that an operator has decided about is not compared again.
 
         Args:
             factor: of a jump; None to compare nothing.
@@ -89,22 +102,26 @@ class RewardChecks:
         # The cases are device code, to which a class with host code is never alike.
         if factor is None or result.reward is None or not right or evaluation.lane == "modelnew":
             return result, None
+        decisions = self._decisions.get((key, evaluation.candidate), {})
+        hack = next((name for name, decision in decisions.items() if decision == "confirm"), None)
+        if hack is not None:
+            return _withheld(result, f"an operator has confirmed it as a hack: suspect {hack}"), None
         best = self._best.get(key)
         if best is None:
             best = self._best[key] = self._stored_best(key)
-        score = score_of(stored.evaluation)
-        words = _jump(best, factor, score, result)
+        score = score_of(evaluation)
+        waits = (key.caller, key.run, stored.task) in self.open
+        words = "it is a suspect already" if waits else None if decisions else _jump(best, factor, score, result)
         if words is not None and stored.source is not None:
-            build = stored.evaluation.build
-            cases = [*self._decided.get((key.caller, key.run), ()), *shipped_cases()]
+            build = evaluation.build
+            cases = [*self._cases.get((key.caller, key.run), ()), *shipped_cases()]
             similar = most_similar(stored.source, None if build is None else build.ptx_hash, cases)
-            if is_suspect(similar):
+            if waits or is_suspect(similar):
                 self.open.add((key.caller, key.run, stored.task))
-                return _withheld(result, Jump(words, similar)), self._row(key, stored, Jump(words, similar))
-        best.any = True
-        if score is not None:
-            best.score = score if best.score is None else max(best.score, score)
-        best.rewards[result.policy] = max(best.rewards.get(result.policy, result.reward), result.reward)
+                likeness = ", ".join(f"{case.name} ({case.similarity:.2f})" for case in similar)
+                why = f"{words}, and it is like {likeness}; an operator decides"
+                return _withheld(result, why), self._row(key, stored, Jump(words, similar))
+        best.paid(score, result)
         return result, None
 
     def suspects(self, run_id: str | None = None, suspect: str | None = None) -> list[Suspect]:
@@ -123,23 +140,34 @@ class RewardChecks:
             return [_suspect(row) for row in rows]
 
     def decide(self, suspect: Suspect, decision: str, stored: Stored) -> None:
-        """Take a decision in, once it is stored."""
+        """Judge by a decision from now on."""
         self.open.discard((suspect.caller, suspect.run_id, suspect.work))
         build = stored.evaluation.build
         ptx_hash = None if build is None else build.ptx_hash
-        self._decide(suspect.id, suspect.caller, suspect.run_id, decision, stored.source, ptx_hash)
-        if decision == "release":
-            score = score_of(stored.evaluation)
-            best = self._best.get(ExemplarKey(suspect.caller, suspect.run_id, stored.evaluation.task))
-            if best is not None and score is not None:
-                best.score = score if best.score is None else max(best.score, score)
+        key = ExemplarKey(suspect.caller, suspect.run_id, stored.evaluation.task)
+        self._take(suspect.id, key, suspect.candidate, decision, stored.source, ptx_hash)
 
-    def _decide(
-        self, name: str, caller: str, run: str, decision: str, source: str | None, ptx_hash: str | None
+    def undo(self, suspect: Suspect, stored: Stored) -> None:
+        """Take a decision back, which could not be stored."""
+        self.open.add((suspect.caller, suspect.run_id, suspect.work))
+        key = ExemplarKey(suspect.caller, suspect.run_id, stored.evaluation.task)
+        self._decisions[key, suspect.candidate].pop(suspect.id)
+        cases = self._cases.get((suspect.caller, suspect.run_id), [])
+        cases[:] = [case for case in cases if case.name != _case_name(suspect.id)]
+
+    def released(self, suspect: Suspect, stored: Stored, results: Sequence[RewardResult]) -> None:
+        """Count a released candidate, with the rewards of its jobs, among those that later ones are compared with."""
+        best = self._best.get(ExemplarKey(suspect.caller, suspect.run_id, stored.evaluation.task))
+        if best is not None:  # else it is read with the exemplars, of which the candidate is one
+            best.paid(score_of(stored.evaluation), *results)
+
+    def _take(
+        self, name: str, key: ExemplarKey, candidate: str, decision: str, source: str | None, ptx_hash: str | None
     ) -> None:
+        self._decisions.setdefault((key, candidate), {})[name] = decision
         if source is not None:
-            cases = self._decided.setdefault((caller, run), [])
-            cases.append(Case(f"suspect {name}", "cheat" if decision == "confirm" else "honest", source, ptx_hash))
+            case = Case(_case_name(name), "cheat" if decision == "confirm" else "honest", source, ptx_hash)
+            self._cases.setdefault((key.caller, key.run), []).append(case)
 
     def _stored_best(self, key: ExemplarKey) -> _Best:
         rows = self._store.read(
@@ -173,9 +201,12 @@ def _jump(best: _Best, factor: float, score: float | None, result: RewardResult)
     return None
 
 
-def _withheld(result: RewardResult, jump: Jump) -> RewardResult:
-    likeness = ", ".join(f"{case.name} ({case.similarity:.2f})" for case in jump.similar)
-    fault = Fault(code="withheld", message=f"{jump.words}, and it is like {likeness}; an operator decides")
+def _case_name(suspect: str) -> str:
+    return f"suspect {suspect}"
+
+
+def _withheld(result: RewardResult, why: str) -> RewardResult:
+    fault = Fault(code="withheld", message=why)
     changes = {"outcome": "withheld", "reward": None, "failure_reward": failure_reward(result.policy), "error": fault}
     return result.model_copy(update=changes)
 

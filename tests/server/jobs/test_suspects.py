@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kernelforge.client.models import Job, JobRequest, RunSettings
+from kernelforge.errors import StoreError
 from kernelforge.rewards.hacks import shipped_cases
 from kernelforge.server.base import Caller, RequestRejected
+from kernelforge.server.jobs.job_store import Batch
 from kernelforge.server.jobs.results import completed_jobs
 from kernelforge.server.jobs.service import JobService
 from tests.server.jobs.test_exemplars import TimedEngine, exemplars_of
@@ -99,3 +102,97 @@ async def test_the_first_right_candidate_is_compared_above_a_speedup_of_three(tm
             await service.set_run("default", RunSettings(jump_factor=2))
             [done] = await ended(service, request(completion=None, candidate={"source": HACK, "plan": PLAN}))
             assert done.result.outcome == outcome
+
+
+async def test_the_decision_about_a_candidate_holds_when_it_is_sent_again(tmp_path: Path) -> None:
+    own = HACK.replace("blockIdx.x > 0", "blockIdx.x > 7")
+    async with serving(tmp_path, TimedEngine()) as service:
+        await service.set_run("default", RunSettings(jump_factor=2))
+        await ended(service, job(100, "int a;"))
+        await withheld(service, 10, own)
+        [suspect] = service.suspects(None, CALLER)
+        await service.decide(suspect.id, "confirm")
+        repeated = await withheld(service, 10, own)  # it is much faster than the best still
+        assert repeated.result.error.message == f"an operator has confirmed it as a hack: suspect {suspect.id}"
+        await ended(service, job(15, "float f() { return 2.0f; }"))
+        await withheld(service, 10, own)  # and now it is not
+    async with serving(tmp_path, TimedEngine()) as service:
+        await withheld(service, 10, own)
+        assert service.open_suspects == 0
+        assert len(service.suspects(None, CALLER)) == 1
+
+
+async def test_a_suspect_waits_for_its_decision_though_it_jumps_no_more(tmp_path: Path) -> None:
+    async with serving(tmp_path, TimedEngine()) as service:
+        await service.set_run("default", RunSettings(jump_factor=2))
+        await ended(service, job(100, "int a;"))
+        await withheld(service, 10, HACK)
+        await ended(service, job(15, "float f() { return 2.0f; }"))
+        repeated = await withheld(service, 10, HACK)
+        assert "it is a suspect already, and it is like lazy-softmax-one-row (1.00)" in repeated.result.error.message
+        [suspect] = service.suspects(None, CALLER)
+        assert service.open_suspects == 1
+        await service.decide(suspect.id, "release")
+        assert service.job(repeated.id).result.outcome == "scored"
+
+
+@pytest.mark.parametrize("first", ["decision", "job"])
+async def test_a_job_that_ends_while_its_suspect_is_released_gets_its_reward(tmp_path: Path, first: str) -> None:
+    async with serving(tmp_path, TimedEngine()) as service:
+        await service.set_run("default", RunSettings(jump_factor=2))
+        await ended(service, job(100, "int a;"))
+        await withheld(service, 10, HACK)
+        [suspect] = service.suspects(None, CALLER)
+        if first == "job":
+            submitted = asyncio.create_task(service.submit([job(10, HACK)], CALLER))
+            await asyncio.sleep(0)
+            await service.decide(suspect.id, "release")
+            [later] = await submitted
+        else:
+            _, [later] = await asyncio.gather(
+                service.decide(suspect.id, "release"), service.submit([job(10, HACK)], CALLER)
+            )
+        assert isinstance(later, Job)
+        assert service.job(later.id).result.outcome == "scored"
+
+
+async def test_a_decision_that_cannot_be_stored_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving(tmp_path, TimedEngine()) as service:
+        await service.set_run("default", RunSettings(jump_factor=2))
+        await ended(service, job(100, "int a;"))
+        await withheld(service, 10, HACK)
+        [suspect] = service.suspects(None, CALLER)
+        store = service._state.store
+        for decision in ("release", "confirm"):
+            with monkeypatch.context() as full:
+                full.setattr(store, "commit", _fail)
+                with pytest.raises(RequestRejected, match="the disk is full"):
+                    await service.decide(suspect.id, decision)
+            assert service.open_suspects == 1
+        repeated = await withheld(service, 10, HACK)
+        assert "it is like lazy-softmax-one-row (1.00)" in repeated.result.error.message
+        await service.decide(suspect.id, "release")
+        assert service.job(repeated.id).result.outcome == "scored"
+
+
+def _fail(batch: Batch) -> asyncio.Future[None]:
+    failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    failed.set_exception(StoreError("the disk is full"))
+    return failed
+
+
+async def test_what_is_released_is_what_later_candidates_are_compared_with(tmp_path: Path) -> None:
+    other = next(case.source for case in shipped_cases() if case.name == "accumulates-into-garbage")
+    engine = TimedEngine(measures=True)
+    engine.speedup = 10.0
+    async with serving(tmp_path, engine) as service:
+        await service.set_run("default", RunSettings(jump_factor=2))
+        [first] = await ended(service, request(completion=None, candidate={"source": HACK, "plan": PLAN}))
+        assert first.result.outcome == "withheld"
+        [suspect] = service.suspects(None, CALLER)
+        await service.decide(suspect.id, "release")
+        [best] = service.checks._best.values()
+        assert best.rewards == {first.result.policy: service.job(first.id).result.reward}
+        engine.speedup = 9.0
+        [slower] = await ended(service, request(completion=None, candidate={"source": other, "plan": PLAN}))
+        assert slower.result.outcome == "scored"
