@@ -331,6 +331,7 @@ class KeyFilter:
 
     def __init__(self, sql: str, store: JobStore) -> None:
         self._sql = sql
+        self._store = store
         self._hashes = _hashes(store.read(sql))
         self._added: set[int] | None = None
         """Keys added during a refresh."""
@@ -347,11 +348,18 @@ class KeyFilter:
             self._added.add(hash(key))
 
     async def refresh(self, reader: Database) -> None:
-        """Read all keys from the database, to drop those of deleted rows."""
+        """Read all keys from the database, to drop those of deleted rows.
+
+        Raises:
+            StoreError: the database cannot be used; the keys stay as they are.
+        """
         self._added = set()
-        hashes = await asyncio.to_thread(lambda: _hashes(reader.tuples(self._sql)))
-        self._hashes = hashes | self._added
-        self._added = None
+        try:
+            await self._store.written()  # keys that were added before, and are being committed
+            hashes = await asyncio.to_thread(lambda: _hashes(reader.tuples(self._sql)))
+            self._hashes = hashes | self._added
+        finally:
+            self._added = None
 
 
 def _hashes(keys: Iterable[tuple[str, ...]]) -> set[int]:
@@ -438,7 +446,7 @@ class EvaluationCache:
         self.key_filter = KeyFilter("SELECT key FROM works WHERE state = 'done'", store)
         self._shared: LRUCache[str, str] = LRUCache(max_in_memory)
         """Keys of evaluations by those that they share with equal candidates."""
-        self._shared_filter = KeyFilter("SELECT shared_key FROM works WHERE shared_key IS NOT NULL", store)
+        self.shared_filter = KeyFilter("SELECT shared_key FROM works WHERE shared_key IS NOT NULL", store)
         self._deleting: set[int] = set()
         """Tasks that are being deleted; no new job may refer to them."""
 
@@ -452,7 +460,7 @@ class EvaluationCache:
         """The newest evaluation that answers for equal candidates."""
         key = self._shared.get(shared_key)
         stored = None if key is None else self._by_key.get(key)
-        if (stored is None or stored.program is None) and self._shared_filter.may_have(shared_key):
+        if (stored is None or stored.program is None) and self.shared_filter.may_have(shared_key):
             stored = self._load("shared_key = ? ORDER BY finished_at DESC LIMIT 1", shared_key)
         return stored
 
@@ -471,7 +479,7 @@ class EvaluationCache:
         self.key_filter.add(key)
         if shared_key is not None:
             self._shared.put(shared_key, key)
-            self._shared_filter.add(shared_key)
+            self.shared_filter.add(shared_key)
 
     def forget(self, tasks: dict[int, str]) -> None:
         """Drop tasks, given with their keys, from memory."""

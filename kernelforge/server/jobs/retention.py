@@ -68,11 +68,14 @@ class Retention:
                     await self._refresh()
             except StoreError as error:
                 _LOG.error("old jobs could not be deleted from %s: %s", self._state.store.path, error)
+            except Exception:
+                _LOG.exception("old jobs could not be deleted from %s; trying again", self._state.store.path)
 
     async def _refresh(self) -> None:
         for key_filter, limit in (
             (self._state.completed.key_filter, self._settings.keep_jobs),
             (self._state.cache.key_filter, self._settings.keep_evaluations),
+            (self._state.cache.shared_filter, self._settings.keep_evaluations),
         ):
             if len(key_filter) > 2 * limit:
                 await key_filter.refresh(self._reader)

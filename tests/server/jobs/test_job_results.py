@@ -1,13 +1,19 @@
-"""Feedback on an evaluation for a trainer: what was compared, and what was not."""
+"""Feedback on an evaluation for a trainer: what was compared, and what was not; keys that may be stored."""
 
 from __future__ import annotations
 
+import asyncio
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
 import pytest
 
-from kernelforge.errors import MissingRewardError
+from kernelforge.errors import MissingRewardError, StoreError
 from kernelforge.records import TRAIN_SUFFIX, UNCOMPARED, Correctness, Evaluation, SizeCheck, Verdict
 from kernelforge.rewards import POLICIES, Context
-from kernelforge.server.jobs.results import failed, feedback, scored
+from kernelforge.server.jobs.job_store import Batch, JobStore, NewKey
+from kernelforge.server.jobs.results import KeyFilter, failed, feedback, scored
 from tests.support.factories import make_evaluation, uncompared_evaluation
 
 IN_PART = "compared in part: 144 elements of the output, at places drawn from the secret seed"
@@ -63,3 +69,23 @@ def test_a_result_marks_it_and_has_no_share_in_what_is_correct(policy: str) -> N
     assert result.components.correct == 0
     compared = scored(policy, make_evaluation(), Context())
     assert (compared.uncompared, compared.verdict_words, compared.components.correct) == (False, "OK", 1)
+
+
+async def test_a_refresh_keeps_the_keys_that_are_being_committed(tmp_path: Path) -> None:
+    store = JobStore(tmp_path)
+    keys = KeyFilter("SELECT caller, key FROM keys", store)
+    keys.add("local", "gone")
+    with closing(store.reader()) as reader, closing(sqlite3.connect(store.path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        committed = store.commit(Batch(keys=[NewKey("local", "k", "job1", "")]))
+        keys.add("local", "k")
+        refreshed = asyncio.create_task(keys.refresh(reader))
+        await asyncio.sleep(0.1)
+        other.execute("COMMIT")
+        await committed
+        await refreshed
+    assert [keys.may_have("local", key) for key in ("k", "gone")] == [True, False]
+    store.close()
+    with pytest.raises(StoreError):
+        await keys.refresh(reader)
+    assert keys.may_have("local", "k")
