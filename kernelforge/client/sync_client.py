@@ -327,8 +327,8 @@ class Client(ClientBase[SyncTransport]):
         """Mark the trajectories of a claim as used. Returns their number.
 
         Raises:
-            ServerError: with the code ``lease_lost`` if the lease has expired and others claimed some of them: use
-                none of them then.
+            ServerError: with the code ``lease_lost`` if the lease has expired and others claimed some of them, or if
+                all were deleted: use none of them then.
         """
         return (self._ask(calls.acknowledge(claim.lease))).acknowledged
 

@@ -78,10 +78,13 @@ class ExperienceStore:
                 (oldest, *group, now),
             ).rowcount
             rows = db.execute(
-                f"SELECT number, kind, name FROM leases JOIN experiences ON number = experience WHERE {expired} "
-                "ORDER BY number LIMIT ?6",
+                "SELECT number, kind, name, lease FROM leases JOIN experiences ON number = experience "
+                f"WHERE {expired} ORDER BY number LIMIT ?6",
                 (oldest, *group, now, request.count),
             ).fetchall()
+            for lost in {lease for *_, lease in rows} - {""}:  # as a whole, with the trajectories that are left of it
+                db.execute("UPDATE leases SET lease = '' WHERE lease = ?", (lost,))
+            rows = [row[:3] for row in rows]
             missing = request.count - len(rows)
             if missing:
                 cursor = db.execute(
@@ -123,19 +126,19 @@ class ExperienceStore:
         return bool(new)
 
     def acknowledge(self, caller: Caller, lease: str) -> int:
-        """Mark the trajectories of a lease as used, all or none, and return how many there are. A repeated call has no
-        further effect.
+        """Mark the trajectories of a lease as used, all or none, and return how many of them are still kept. A repeated
+        call has no further effect.
 
         Raises:
-            RequestRejected: 409: the lease expired, and others have claimed some of them.
+            RequestRejected: 409: the lease expired and others have claimed some of them, or none is kept any more.
         """
         size = int(lease.partition("-")[0])
         with self._database.transaction() as db:
             count = db.execute(
                 "UPDATE leases SET acknowledged = 1 WHERE lease = ? AND caller = ?", (lease, caller.name)
             ).rowcount
-            if count != size:
-                message = f"lease {lease} has expired, and {size - count} of its {size} trajectories went to others"
+            if size and not count:
+                message = f"lease {lease} has expired and trajectories of it went to others, or all {size} were deleted"
                 raise RequestRejected(409, "lease_lost", message)
         return count
 

@@ -299,7 +299,7 @@ class Sessions:
         """Mark the trajectories of a lease as used.
 
         Raises:
-            RequestRejected: 409: others have claimed some of them.
+            RequestRejected: 409: others have claimed some of them, or all were deleted.
         """
         return await self._in_thread(lambda: self._stream.acknowledge(caller, lease))
 

@@ -17,7 +17,7 @@ import pytest
 from kernelforge.client import AsyncClient, Client
 from kernelforge.client.models import Claim, ClaimRequest, Experience
 from kernelforge.errors import ServerError
-from kernelforge.server.base import Caller
+from kernelforge.server.base import Caller, RequestRejected
 from kernelforge.server.sessions.experiences import ExperienceStore
 from tests.server.socket_server import ServedJobs
 from tests.support.inprocess_engine import completion
@@ -86,6 +86,36 @@ def test_a_claim_of_nothing_does_not_wait_for_those_who_write(tmp_path: Path) ->
         writer.execute("UPDATE leases SET expires_at = 0")
         writer.execute("COMMIT")
         assert [row[2] for row in store.claim(caller, request, None).rows] == [row[2] for row in first.rows] == ["a"]
+
+
+def test_a_lease_whose_trajectories_were_deleted_in_part_is_not_lost(tmp_path: Path) -> None:
+    store = ExperienceStore(tmp_path / "server.db")
+    caller, request = Caller("mine", scopes=frozenset({"submit"})), ClaimRequest(run_id="r", count=4)
+
+    def delete(number: int) -> None:
+        with store._database.transaction() as db:
+            db.execute("DELETE FROM experiences WHERE number = ?", (number,))
+
+    with closing(store):
+        with store._database.transaction() as db:
+            for name in "abcd":
+                db.execute("INSERT INTO experiences (owner, run, kind, name) VALUES ('mine', 'r', 'job', ?)", (name,))
+        first = store.claim(caller, request, None)
+        delete(1)
+        assert store.acknowledge(caller, first.lease) == 3
+        with store._database.transaction() as db:
+            db.execute("UPDATE leases SET acknowledged = 0, expires_at = 0")
+        second = store.claim(caller, ClaimRequest(run_id="r", count=1), None)
+        assert [row[0] for row in second.rows] == [2]
+        with pytest.raises(RequestRejected, match="went to others"):  # though it has two of its rows still
+            store.acknowledge(caller, first.lease)
+        third = store.claim(caller, request, None)
+        assert [row[0] for row in third.rows] == [3, 4]
+        assert store.acknowledge(caller, third.lease) == 2
+        delete(2)
+        with pytest.raises(RequestRejected, match="all 1 were deleted"):
+            store.acknowledge(caller, second.lease)
+        assert store.acknowledge(caller, store.claim(caller, request, None).lease) == 0
 
 
 async def test_consumers_share_and_groups_do_not_and_leases_expire(served: ServedJobs) -> None:
