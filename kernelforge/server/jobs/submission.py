@@ -111,15 +111,28 @@ class SubmissionRates:
         self._room: dict[str, tuple[float, float]] = {}
         """By caller: how many jobs it might submit at a time."""
 
+    def require(self, caller: Caller) -> None:
+        """Check that a caller may submit a job now.
+
+        Raises:
+            RequestRejected: 429: the caller has submitted as many as it may in a minute.
+        """
+        self._after_one_more(caller)
+
     def take(self, caller: Caller) -> None:
         """Count a job.
 
         Raises:
             RequestRejected: 429: the caller has submitted as many as it may in a minute.
         """
+        after = self._after_one_more(caller)
+        if after is not None:
+            self._room[caller.name] = after
+
+    def _after_one_more(self, caller: Caller) -> tuple[float, float] | None:
         most = caller.jobs_per_minute
         if most is None:
-            return
+            return None
         now, per_second = self._clock(), most / 60
         room, at = self._room.get(caller.name, (most, now))
         room = min(room + (now - at) * per_second, max(most, 1.0))
@@ -128,7 +141,7 @@ class SubmissionRates:
                 429, "too_fast", f"token {caller.name} may submit {most:g} jobs a minute",
                 retry_after_s=(1 - room) / per_second,
             )  # fmt: skip
-        self._room[caller.name] = (room - 1, now)
+        return room - 1, now
 
 
 class Submission:
@@ -280,7 +293,9 @@ class Submission:
                         f"idempotency key {parsed.key} came with another request before; use a new one",
                     )
                 return self._active_or_ended(job_id, into)
-        return self._accept(parsed, into)
+        job = self._accept(parsed, into)
+        self._rates.take(parsed.caller)  # what is refused is not counted
+        return job
 
     def _is_forgotten(self, job_id: str) -> bool:
         active = self._state.active.jobs.get(job_id)
@@ -316,7 +331,7 @@ class Submission:
         run.require_fresh(parsed.request.policy_version)
         if is_trajectory(parsed.request.tag):
             run.require_capacity(_AHEAD_RETRY_S)
-        self._rates.take(parsed.caller)
+        self._rates.require(parsed.caller)
         parsed.stage = self._stage(parsed.request)
         if parsed.stage == "correctness" and parsed.completion.reading.lane == "plan":
             parsed.policy = CORRECTNESS_POLICY

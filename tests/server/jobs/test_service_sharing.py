@@ -508,3 +508,19 @@ async def test_a_fault_in_the_middle_of_a_batch_leaves_no_job_behind_that_nobody
         assert not [job for job in jobs if isinstance(job, RequestRejected)]
         done = await service.wait([job.id for job in jobs if isinstance(job, Job)], None, 60.0)
         assert [job.status for job in done] == [JobStatus.FINISHED] * 3
+
+
+async def test_jobs_that_are_refused_do_not_count_among_those_of_a_minute(tmp_path: Path) -> None:
+    engine = InProcessEngine()
+    engine.gate.clear()
+    caller = Caller("slow", frozenset({"submit"}), max_jobs=1, jobs_per_minute=2.0)
+    async with serving(tmp_path, engine) as service:
+        job, *refused = await service.submit([request(str(index)) for index in range(4)], caller)
+        assert isinstance(job, Job)
+        assert [each.code for each in refused if isinstance(each, RequestRejected)] == ["token_queue_full"] * 3
+        await service.cancel([job.id], caller)
+        second, third = await service.submit([request("a"), request("b")], caller)
+        assert isinstance(second, Job)
+        assert isinstance(third, RequestRejected)
+        assert third.code == "too_fast"
+        engine.gate.set()
