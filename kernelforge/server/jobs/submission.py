@@ -344,7 +344,7 @@ class Submission:
             stored, cached = self._rejected(parsed, into, now), False
         if stored is not None:
             answer = stored.scored_by(parsed.policy, profile=parsed.request.profile)
-            if answer.result.error is None or not answer.result.error.retryable:
+            if not _may_differ(answer):
                 self._state.counters["cached"] += cached
                 screened = self._state.screened(
                     parsed.caller.name, parsed.request.run_id, stored, answer.result, into.batch
@@ -409,8 +409,10 @@ class Submission:
         completion = parsed.completion
         if parsed.candidate is not None or completion.fault is not None:
             return False
-        joins = self._state.active.joinable_task(completion.key, profile=parsed.request.profile) is not None
-        return not joins and self._cached(parsed, utc_seconds()) is None
+        if self._state.active.joinable_task(completion.key, profile=parsed.request.profile) is not None:
+            return False
+        stored = self._cached(parsed, utc_seconds())
+        return stored is None or _may_differ(stored.scored_by(parsed.policy, profile=parsed.request.profile))
 
     def _require_room(self, run: str, caller: Caller) -> None:
         active, limits = self._state.active, self._state.settings
@@ -655,6 +657,11 @@ class Submission:
         if isinstance(outcome, Job):
             return outcome
         return outcome.snapshot() if outcome.id in self._state.active.jobs else self._completed(outcome.id)
+
+
+def _may_differ(answer: Scored) -> bool:
+    """Whether another evaluation may have a score where this one has none."""
+    return answer.result.error is not None and answer.result.error.retryable
 
 
 def require_sizes(sizes: CheckedSizes | None, own: Fingerprint, settings: JobServiceSettings) -> None:

@@ -13,11 +13,14 @@ from kernelforge.candidate import format_reply, model_new_in
 from kernelforge.client.models import Job, JobRequest, JobStatus, RunSettings
 from kernelforge.errors import ChildTimeout, SandboxError
 from kernelforge.modelnew.convert import convert
+from kernelforge.records import Evaluation, Verdict
 from kernelforge.sandbox import Child, Zygote
 from kernelforge.sandbox.policy import role_policy
 from kernelforge.server.base import RequestRejected
 from kernelforge.server.jobs import conversion
 from kernelforge.server.jobs.results import completed_jobs
+from kernelforge.workers.base import EvaluationOrder
+from tests.rewards.test_reward_formulas import sampled
 from tests.server.service_tools import CALLER, accepted, ended, serving, until
 from tests.support.axpy import KERNEL
 from tests.support.inprocess_engine import InProcessEngine
@@ -209,3 +212,20 @@ async def test_without_a_jail_there_is_no_verdict(tmp_path: Path, monkeypatch: p
 )
 def test_a_reply_that_ends_with_the_class_is_such_a_reply(reply: str, has: bool) -> None:
     assert (model_new_in(reply) is not None) == has
+
+
+class VaryingTimes(InProcessEngine):
+    """Its times vary too much for the policy ``cuda-l1/1``."""
+
+    def _evaluation(self, order: EvaluationOrder, verdict: Verdict) -> Evaluation:
+        performance = sampled([10.0] * 14, [10.0] * 8 + [20.0] * 6).performance
+        return super()._evaluation(order, verdict).model_copy(update={"performance": performance})
+
+
+async def test_a_model_new_whose_times_varied_is_converted_and_evaluated_again(tmp_path: Path) -> None:
+    engine = VaryingTimes(measures=True)
+    async with serving(tmp_path, engine) as service:
+        for times in (1, 2):
+            [job] = await ended(service, asking(reply_of(model_new()), policy="cuda-l1/1"))
+            assert (job.result.outcome, job.result.error.retryable) == ("infra_error", True)
+            assert len(engine.evaluated) == times
