@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os.path
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -34,4 +36,5 @@ def package(
         manifest = write_package(store, resolve(store, reference), output, licence)
     sizes = ", ".join(size.name for size in manifest.sizes)
     typer.echo(f"{output}: {manifest.module}, attempt {manifest.provenance.attempt}, tested at {sizes}")
-    typer.echo(f"install it with: pip install {output}")
+    folder = os.path.join(os.curdir, output)  # pip looks a bare word up in its index; an absolute path stays as it is
+    typer.echo(f"install it with: pip install {shlex.quote(folder)}")

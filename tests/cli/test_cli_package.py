@@ -13,7 +13,7 @@ def test_the_best_attempt_is_packaged(cli: Callable[..., Any], journal: Path, tm
     done = cli("package", "newer/softmax", "--output", "op", "--licence", "MIT")
     assert (done.code, done.err) == (0, "")
     assert done.out.startswith("op: kernelforge_op_softmax, attempt newer/softmax/")
-    assert done.out.endswith("install it with: pip install op\n")
+    assert done.out.endswith("install it with: pip install ./op\n")
     assert 'license = "MIT"' in (tmp_path / "op" / "pyproject.toml").read_text()
 
 
