@@ -352,7 +352,9 @@ class EntryRow:
 def board_title(key: BoardKey) -> str:
     """Key of a board in one line."""
     times_are = (
-        "modelled: no speedups" if key.origin is Origin.MODELLED else f"speedup against the {_words(key.baseline)}"
+        "modelled: speedups predicted"
+        if key.origin is Origin.MODELLED
+        else f"speedup against the {_words(key.baseline)}"
     )
     return (
         f"{key.device} · suite {key.suite} ({key.suite_digest}), {key.task_count} tasks · {times_are} · "

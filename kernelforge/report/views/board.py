@@ -54,8 +54,9 @@ class BoardKey(View):
     origin: Origin
     """Whether times are measured or modelled."""
     baseline: str
-    """``fastest``: the fastest of eager, eager in a CUDA graph and torch.compile. ``fastest without compile``: the same
-    where no task had torch.compile. ``eager`` under the protocol of KernelBench. ``none`` for a modelled board."""
+    """``fastest``: the fastest of eager, eager in a CUDA graph, torch.compile and, for a product, cuBLAS and cuBLASLt.
+    ``fastest without compile``: the same where no task had torch.compile. ``eager`` under the protocol of KernelBench.
+    ``none`` for a modelled board."""
     precision: str
     """Policy of arithmetic and tolerance: :data:`PRECISION`."""
     evaluator: str
