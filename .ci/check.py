@@ -18,15 +18,15 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-WORKERS = str((os.cpu_count() or 1) + 2)
+WORKERS = str((os.cpu_count() or 1) + 1)
 STEPS = {
     "lint": ["-m", "ruff", "check", "."],
     "language": [".ci/plain_english.py"],
     "format": ["-m", "ruff", "format", "--check", "."],
     "types": ["-m", "mypy"],
-    # Two workers more than cores, since tests wait for children; a module's tests share its warm processes, so a
-    # file stays with one worker. Files go out in their order: by number of tests, the few that take longest would
-    # come last and hold up one worker alone.
+    # One worker more than cores: tests wait for children, and each worker takes half a minute of CPU time to collect
+    # them. A module's tests share its warm processes, so a file stays with one worker. Files go out in their order: by
+    # number of tests, the few that take longest would come last and hold up one worker alone.
     "tests": ["-m", "pytest", "-q", "--durations=10", "-n", WORKERS, "--dist", "loadfile", "--no-loadscope-reorder"],
 }
 FOLDERS = [

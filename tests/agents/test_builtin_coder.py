@@ -33,11 +33,13 @@ def check(name: str, design: Design, size: str, compiler: Compiler) -> None:
         torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", TASKS)
 def test_seeds_are_right_at_odd_sizes(name: str, compiler: Compiler) -> None:
     check(name, Design(), "hidden_odd", compiler)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", TASKS)
 def test_every_move_together_is_right_at_multiples_of_four(name: str, compiler: Compiler) -> None:
     check(name, ALL, "hidden_quad", compiler)

@@ -51,4 +51,6 @@ def chromium() -> Iterator[Browser]:
 
 
 def _executable() -> str | None:
-    return shutil.which("chromium") or shutil.which("chromium-browser")
+    """Chromium without the browser's own windows where it is there: pages take two thirds of the CPU time in it."""
+    names = ("chromium-headless-shell", "chromium", "chromium-browser")
+    return next((path for name in names if (path := shutil.which(name))), None)
