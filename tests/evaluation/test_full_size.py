@@ -11,7 +11,7 @@ import pytest
 
 from kernelforge.devices.base import PartResult, RunFailed, RunFailure, RunRequest, RunResult
 from kernelforge.devices.emulated.device import EmulatedSession
-from kernelforge.errors import TaskError
+from kernelforge.errors import ChildDied, SandboxError, TaskError
 from kernelforge.evaluation import EvaluationResult, Evaluator, EvaluatorPool
 from kernelforge.evaluation.oracle.client import DrawHandle, Oracle
 from kernelforge.evaluation.stages.candidate_runs import (
@@ -20,7 +20,7 @@ from kernelforge.evaluation.stages.candidate_runs import (
     SMALL_SIZE_INSTRUCTIONS,
     EvaluationState,
 )
-from kernelforge.records import Candidate, SizeCheck, Task, TaskFacts, Verdict
+from kernelforge.records import Candidate, SizeCheck, SizeFacts, Task, TaskFacts, Verdict
 from kernelforge.sandbox import Child
 from kernelforge.tasks import substitute
 from tests.support.axpy import KERNEL, PLAN, REFERENCE, axpy_task
@@ -469,3 +469,29 @@ def test_an_oracle_that_was_killed_at_the_full_size_is_asked_once_more(
     assert full.status == ("passed" if kills == 1 else "skipped")
     assert ("cannot be run at this size here" in full.message) == (kills == 2)
     assert profile is not None
+
+
+@pytest.mark.parametrize(("error", "failures"), [(ChildDied, 1), (ChildDied, 3), (SandboxError, 1), (SandboxError, 2)])
+def test_a_profile_that_the_machine_fails_takes_no_comparison_back(
+    evaluators: list[Evaluator],
+    workshop: EvaluatorPool,
+    monkeypatch: pytest.MonkeyPatch,
+    error: type[SandboxError],
+    failures: int,
+) -> None:
+    remaining, profile_of = [failures], EmulatedSession.profile
+
+    def failing(session: EmulatedSession, request: RunRequest, facts: SizeFacts) -> Any:
+        if remaining[0]:
+            remaining[0] -= 1
+            raise error("the emulated device had not loaded the build after 600 s")
+        return profile_of(session, request, facts)
+
+    monkeypatch.setattr(EmulatedSession, "profile", failing)
+    monkeypatch.setattr("kernelforge.evaluation.stages.full_size.DEAR_FLOPS", 10)
+    (evaluation, profile), full = evaluate(evaluators, workshop, axpy_task())
+    assert evaluation.verdict is Verdict.OK, evaluation.reason
+    assert full.status == "passed"
+    assert "compared in part" in full.message
+    assert (profile is not None) == (failures == 1)
+    assert ("no profile: the emulated device had not loaded" in full.message) == (failures > 1)

@@ -138,7 +138,7 @@ class FullSizeStage(ABC):
             error=comparison.error,
             launches=len(self.plan.launches),
         )
-        self.work.checks.append(check)
+        self.work.record(check)
 
     def other_families(self) -> tuple[str, ...]:
         """Families of inputs, besides the task's own, on which some slices of the outputs are compared; at most one."""
@@ -246,10 +246,19 @@ class ModelledFullSize(FullSizeStage):
             if profile and profiled is None:
                 with contextlib.suppress(TaskError, SandboxError), self._inputs() as draw:
                     profiled = self._profiled(draw)
+            if self._compared:
+                why = ""
+                if profile and profiled is None:
+                    profiled = FullSizeResult(missing=f"no profile: {error}")
         if not why:
             return self._believed_in_part(profiled)
         self._skipped(why, profiled)
         return profiled
+
+    @property
+    def _compared(self) -> bool:
+        """Whether values were compared, and right: then only the profile can have failed."""
+        return any(check.size == "full" and check.status == "passed" for check in self.work.checks)
 
     @property
     def _tiled(self) -> bool:
@@ -413,7 +422,7 @@ class ModelledFullSize(FullSizeStage):
         self._refuse_unchecked()
         missing = "" if profiled is None else profiled.missing
         message = f"values not compared: {reason}" + (f"; {missing}" if missing else "")
-        self.work.checks.append(SizeCheck(size="full", status="skipped", message=message[:500]))
+        self.work.record(SizeCheck(size="full", status="skipped", message=message[:500]))
 
     def _profiled(self, draw: DrawHandle) -> FullSizeResult:
         """The profile, or why there is none: over its budget it is skipped, and that is no fault of the candidate.
