@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 from kernelforge.errors import BaselineError, ChildDied, ChildTimeout, SandboxError, TaskError, UsageError
-from kernelforge.evaluation.oracle.client import Oracle
+from kernelforge.evaluation.oracle.client import DrawHandle, Oracle
 from kernelforge.evaluation.oracle.remote_baseline import RemoteBaseline
+from kernelforge.evaluation.stages.candidate_runs import EvaluationState
+from kernelforge.evaluation.stages.compile_stage import StageFailed
 from kernelforge.evaluation.timing import SamplePlan, candidate_timer
-from kernelforge.evaluation.timing.candidate_timer import MOST_LOST, CandidateTimer, _Baseline, _OracleRestarted
-from kernelforge.records import DType, MeasureSettings, TaskPolicy, TensorSpec
+from kernelforge.evaluation.timing.candidate_timer import MOST_LOST, CandidateTimer, _Baseline, _OracleRestarted, _Sets
+from kernelforge.records import DType, MeasureSettings, TaskPolicy, TensorSpec, Verdict
 from kernelforge.sandbox import Zygote
 from kernelforge.sandbox.channel import Frame
 from tests.evaluation.oracle_tasks import make_task
@@ -219,6 +221,30 @@ def test_a_child_whose_gpu_context_is_spoilt_is_replaced() -> None:
         oracle.memory()
     assert oracle.memory() == 5
     assert zygote.spawned == 2
+
+
+def test_a_child_that_dies_as_a_draw_is_released_changes_no_result() -> None:
+    drawn = {"ok": True, "positions": [], "weights": [], "tiled": [], "aliases": {}, "scalars": {}}
+    zygote = Scripted(drawn)
+    oracle = Oracle(zygote, SOFTMAX)
+    with pytest.raises(StageFailed) as failed, EvaluationState(seed=1).drawn(oracle, SOFTMAX.size("small"), "task"):
+        raise StageFailed(Verdict.WRONG, "small", "wrong values")
+    assert failed.value.verdict is Verdict.WRONG
+    assert not oracle.holds_draws
+    zygote.replies.append({"ok": True, "free_bytes": 5})
+    assert oracle.memory() == 5
+
+
+def test_an_oracle_that_ends_between_rounds_ends_the_timing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_Sets, "check", lambda sets: None)
+    oracle = Oracle(Scripted(), SOFTMAX)
+    timer = CandidateTimer(
+        device=None, oracle=oracle, facts=None, settings=MeasureSettings(), seed=1, request=None,  # type: ignore[arg-type]
+    )  # fmt: skip
+    sets = _Sets(timer, armed=None, draws=[])  # type: ignore[arg-type]
+    sets._fresh = [DrawHandle(handle=1, size="full", family="task", tensors={}, weights={})]
+    with pytest.raises(ChildDied, match="between two rounds"):
+        sets.between()
 
 
 def test_a_baseline_that_spoils_the_gpu_context_counts_as_one_that_ends_the_child() -> None:

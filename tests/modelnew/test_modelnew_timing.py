@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kernelforge.errors import TimingError
+from kernelforge.errors import ChildDied, TimingError
 from kernelforge.evaluation.timing.candidate_timer import OutputChangedWhileTimed
 from kernelforge.modelnew.client import ModelNewChild, ModelNewFault, read_init
 from kernelforge.modelnew.timer import PROTOCOL, ModelNewTimer, time_from_outside
@@ -153,3 +153,12 @@ def test_a_crash_while_timed_is_a_fault(times: Times) -> None:
     with pytest.raises(ModelNewFault) as caught:
         times("count = [0]\n" + text)
     assert caught.value.type == "AssertionError"
+
+
+def test_an_oracle_that_ends_between_rounds_ends_the_timing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ModelNewTimer, "_check", lambda timer: None)
+    oracle = SimpleNamespace(release=lambda handle: None, holds_draws=False)
+    timer = ModelNewTimer(child=None, oracle=oracle, facts=None, gpu=None, settings=SETTINGS, seed=3)  # type: ignore[arg-type]
+    timer._between(1)
+    with pytest.raises(ChildDied, match="between two rounds"):
+        timer._between(1)

@@ -456,10 +456,11 @@ class Oracle(Closing):
             self._drop()
 
     def release(self, handle: int) -> None:
-        """Forget a draw; the child frees its memory. One that died took its draws with it."""
-        if self._child is None:
-            return
-        self._call({"op": "release", "handle": handle})
+        """Forget a draw; the child frees its memory. One that died, or dies now, took its draws with it: its failure
+        shows at the next request, and replaces no error that the draw's user is about to raise."""
+        if self._child is not None:
+            with contextlib.suppress(SandboxError, TaskError):
+                self._call({"op": "release", "handle": handle})
 
     @_read_as_hostile()
     def baselines(self, size: str = "full") -> tuple[str, ...]:
