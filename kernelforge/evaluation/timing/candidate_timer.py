@@ -416,13 +416,17 @@ def confirm(
     """A timing that is too good is taken again in a fresh process; what is too good then as well is quarantined.
 
     Returns:
-        The timing to record (of two the slower candidate's), and why it is not believed, if it is not.
+        The timing to record (the second if the first cannot be, else the slower candidate's), and why it is not
+        believed, if it is not.
     """
-    if implausible_reason(first, stopwatch.floor_us) is None and clock_jump(first) is None:
+    implausible = implausible_reason(first, stopwatch.floor_us)
+    if implausible is None and clock_jump(first) is None:
         return first, None
     with fresh() as session:
         second = stopwatch.time(session)
     doubt = implausible_reason(second, stopwatch.floor_us) or differ(first, second)
+    if implausible is not None:
+        return second, doubt
     return max(first, second, key=lambda timing: timing.candidate.median_us), doubt
 
 

@@ -6,7 +6,8 @@ These checks only flag a timing; the evaluator repeats it in a fresh process.
 from __future__ import annotations
 
 from kernelforge.evaluation.timing.sampler import SamplePlan
-from kernelforge.records import Timing
+from kernelforge.records import Ratio, Timing
+from kernelforge.records.timing import UNRANKED
 
 JUMP = 3.0
 """Speedup above which CUDA-L1 measures again (arXiv 2507.14111, on its reward)."""
@@ -93,15 +94,39 @@ def clock_jump(timing: Timing, best_speedup: float | None = None) -> str | None:
 def differ(first: Timing, second: Timing) -> str | None:
     """The contradiction between two timings of one candidate; None if they agree.
 
-    They do when their speedups are more than a tenth apart and their intervals do not meet.
+    They contradict each other when their speedups are more than a tenth apart and their intervals do not meet. The
+    speedups are over one baseline, for which one is the fastest may change; without a baseline that both timed,
+    nothing confirms a speedup that is measured twice for its size.
     """
-    if first.fastest is None or second.fastest is None:
-        return None
-    # The same baseline in both: which is the fastest may change.
-    before, after = first.ratio(first.fastest), second.ratio(first.fastest)
-    if before is None or after is None:
-        return None
+    common = _common(first, second)
+    if common is None:
+        jump = clock_jump(first) or clock_jump(second)
+        return jump and f"{jump}, and the two processes timed no baseline in common"
+    before, after = common
     meet = before.interval[0] <= after.interval[1] and after.interval[0] <= before.interval[1]
     if meet or abs(after.speedup / before.speedup - 1) <= APART:
         return None
     return f"two processes gave speedups of {before.speedup:.3g} and {after.speedup:.3g} over {before.baseline}"
+
+
+def _common(first: Timing, second: Timing) -> tuple[Ratio, Ratio] | None:
+    """The ratios of two timings over a baseline that both were compared with, else those of the medians over one that
+    both timed; the fastest come first."""
+    fastest = [timing.fastest for timing in (first, second) if timing.fastest is not None]
+    names = dict.fromkeys([*fastest, *(side.name for side in first.baselines if side.name not in UNRANKED)])
+    for ratio in (Timing.ratio, _of_medians):
+        for name in names:
+            before, after = ratio(first, name), ratio(second, name)
+            if before is not None and after is not None:
+                return before, after
+    return None
+
+
+def _of_medians(timing: Timing, name: str) -> Ratio | None:
+    """The ratio of a baseline's median to the candidate's, with the widest interval that theirs allow."""
+    candidate = timing.candidate
+    side = next((side for side in timing.baselines if side.name == name), None)
+    if side is None:
+        return None
+    interval = side.interval_us[0] / candidate.interval_us[1], side.interval_us[1] / candidate.interval_us[0]
+    return Ratio(baseline=name, speedup=side.median_us / candidate.median_us, interval=interval, blocks=1)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from types import SimpleNamespace
+
 import pytest
 
 from kernelforge.evaluation.timing import (
@@ -12,6 +15,7 @@ from kernelforge.evaluation.timing import (
     implausible_reason,
     physical_floor_us,
 )
+from kernelforge.evaluation.timing.candidate_timer import confirm
 from kernelforge.records import HostClock, Ratio, SideTimes, Timing
 from kernelforge.records.timing import Interval
 
@@ -90,3 +94,55 @@ def test_nothing_is_said_of_a_candidate_without_baselines() -> None:
     alone = timing().model_copy(update={"baselines": (), "ratios": (), "fastest": None})
     assert clock_jump(alone) is None
     assert differ(alone, timing()) is None
+
+
+def against(*others: str, **speedups: float) -> Timing:
+    """Compared with the first baseline, which is the fastest, and with ``others``; the rest were only timed."""
+    fastest = next(iter(speedups))
+    ratios = tuple(
+        Ratio(baseline=name, speedup=speedups[name], interval=(0.99 * speedups[name], 1.01 * speedups[name]), blocks=12)
+        for name in (fastest, *others)
+    )
+    sides = tuple(side(name, 100.0 * speedup) for name, speedup in speedups.items())
+    return timing().model_copy(update={"baselines": sides, "ratios": ratios, "fastest": fastest})
+
+
+def test_speedups_are_compared_over_a_baseline_that_both_have() -> None:
+    assert differ(against("eager", compile=5.0, eager=6.0), against(eager=6.1, compile=6.4)) is None
+    assert "6 and 1.2 over eager" in (differ(against("eager", compile=5.0, eager=6.0), against(eager=1.2)) or "")
+    assert "5 and 1.2 over eager" in (differ(against(eager=5.0), against("eager", compile=1.0, eager=1.2)) or "")
+
+
+def test_without_a_ratio_in_common_those_of_the_medians_are_compared() -> None:
+    assert differ(against(compile=5.0, eager=6.0), against(eager=6.1, compile=5.1)) is None
+    assert "5 and 1.1 over compile" in (differ(against(compile=5.0), against(eager=1.0, compile=1.1)) or "")
+    assert "6 and 1.2 over eager" in (differ(against(compile=5.0, eager=6.0), against(eager=1.2)) or "")
+
+
+def test_a_jump_that_no_common_baseline_confirms_is_doubted() -> None:
+    for first, second in ((5.0, 1.2), (1.2, 5.0), (5.0, 5.0)):
+        assert "no baseline in common" in (differ(against(compile=first), against(eager=second)) or "")
+    assert differ(against(compile=2.0), against(eager=1.2)) is None, "neither is above 3"
+    synchronised = {"eager-synchronised": 9.0}
+    assert differ(against(compile=5.0, **synchronised), against(eager=5.0, **synchronised)) is not None
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "recorded", "doubted"),
+    [
+        (timing(2.9), timing(2.0), "first", False),
+        (timing(3.5), timing(3.4, time_us=99.0), "first", False),
+        (timing(3.5), timing(3.4, time_us=101.0), "second", False),
+        (timing(2.0, time_us=100.0, agrees=False), timing(2.0, time_us=99.0), "second", False),
+        (timing(2.0, time_us=50.0), timing(2.0, time_us=99.0), "second", False),
+        (timing(2.0, agrees=False), timing(2.0, time_us=99.0, agrees=False), "second", True),
+        (timing(3.5), timing(3.5, time_us=99.0, agrees=False), "first", True),
+    ],
+)
+def test_a_time_that_is_implausible_is_not_recorded_beside_a_plausible_one(
+    first: Timing, second: Timing, recorded: str, *, doubted: bool
+) -> None:
+    timer = SimpleNamespace(floor_us=60.0, time=lambda session: second)
+    final, doubt = confirm(timer, nullcontext, first)  # type: ignore[arg-type]
+    assert final is (first if recorded == "first" else second)
+    assert (doubt is not None) == doubted
