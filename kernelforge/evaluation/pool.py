@@ -6,7 +6,7 @@ import platform
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -195,14 +195,13 @@ def open_admitted(pool: _Opening[CandidateEvaluatorT_co], task: Task) -> Candida
         TaskError: the reference does not run, or wrong answers to it could earn a reward.
         DeviceError: no device is left to run on.
     """
-    evaluator = pool.evaluator(task)
-    try:
+    with ExitStack() as opened:
+        opened.callback(pool.done, task)
+        evaluator = pool.evaluator(task)
+        opened.callback(evaluator.close)
         with evaluator.gpu_lock():
             evaluator.oracle.require_admitted()
-    except BaseException:
-        evaluator.close()
-        pool.done(task)
-        raise
+        opened.pop_all()
     return evaluator
 
 
@@ -377,10 +376,12 @@ class EvaluatorPool(Closing):
         self, device: Device, task: Task, generators: Sequence[InputGenerator], errors: ModelErrors | None
     ) -> Evaluator:
         gpu_lock = partial(self.hold_gpu, device, task)
-        with gpu_lock():
+        with gpu_lock(), ExitStack() as opened:
+            oracle = self.oracle(task, device, self.known_tasks.of(task))
+            opened.callback(oracle.close)
             evaluator = Evaluator(
                 task,
-                self.oracle(task, device, self.known_tasks.of(task)),
+                oracle,
                 self.compiler,
                 device,
                 self._fingerprint(device),
@@ -391,6 +392,7 @@ class EvaluatorPool(Closing):
             )
             if generators:
                 evaluator.use_generators(generators)
+            opened.pop_all()
         return evaluator
 
     def hold_gpu(self, device: Device, task: Task) -> AbstractContextManager[None]:
