@@ -145,3 +145,25 @@ def test_ties_of_an_argmax_over_everything() -> None:
     reckoner = ReferenceRunner(make_task("torch.argmax(a)", "torch.randint(0, 2, (8, 40)).float()", policy=policy))
     drawn = reckoner.draw("small", "task", 1)
     assert judge(reckoner, drawn, 319 - tensors(drawn)[0].flatten().flip(0).argmax()).ok
+
+
+@pytest.mark.parametrize(
+    "call",
+    ["kthvalue(a, 3)", "kthvalue(a, 3, 0)", "kthvalue(a, 3, dim=0)", "median(a, -1)", "max(a, 0)", "min(a, dim=1)"],
+)
+def test_ties_are_judged_along_the_axis_that_was_searched(call: str) -> None:
+    task = make_task(f"torch.{call}[1]", "torch.randint(0, 4, (8, 12)).float()", policy=TaskPolicy(ties=(0,)))
+    reckoner = ReferenceRunner(task)
+    drawn = reckoner.draw("small", "task", 1)
+    x = tensors(drawn)[0]
+    axis = 0 if "0" in call else 1
+    lines = x.movedim(axis, 1)
+    values, indices = eval(f"torch.{call}", {"torch": torch, "a": x})
+    equal = lines == values[:, None]
+    assert judge(reckoner, drawn, indices).ok
+    last = lines.shape[1] - 1 - equal.flip(1).int().argmax(1)
+    assert not torch.equal(last, indices)
+    assert judge(reckoner, drawn, last).ok
+    for line in range(len(lines)):
+        for other in (~equal[line]).nonzero().flatten():
+            assert not judge(reckoner, drawn, indices.index_fill(0, torch.tensor(line), other)).ok

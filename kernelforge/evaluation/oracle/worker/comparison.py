@@ -49,11 +49,9 @@ class SelectionRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             position = _SELECTORS[name]
             indices = result if position is None else result[position] if isinstance(result, tuple | list) else None
             if isinstance(indices, torch.Tensor) and indices.dtype == torch.int64:
-                several = name in ("topk", "sort")
-                index = 2 if name in ("topk", "kthvalue") else 1
-                dim = args[index] if len(args) > index else kwargs.get("dim", -1 if several else None)
+                dim = _argument("dim", func, args, kwargs)
                 # A copy: a later in-place operator must not change what was searched.
-                self.found.append(Selection(indices, args[0].detach().clone(), dim, several))
+                self.found.append(Selection(indices, args[0].detach().clone(), dim, name in ("topk", "sort")))
         return result
 
     def behind(self, output: torch.Tensor) -> Selection | None:
@@ -63,6 +61,14 @@ class SelectionRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if same and output.is_contiguous():
                 return selection
         return None
+
+
+def _argument(name: str, func: Any, args: Sequence[Any], kwargs: Any) -> Any:
+    """An argument of an operator: the dispatcher leaves out one that has its default."""
+    for position, argument in enumerate(func._schema.arguments):
+        if argument.name == name:
+            return args[position] if len(args) > position else kwargs.get(name, argument.default_value)
+    return None
 
 
 @dataclass(frozen=True)
