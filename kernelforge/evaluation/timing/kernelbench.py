@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from kernelforge.devices.base import Timeable
+from kernelforge.errors import BaselineError, TimingError
 from kernelforge.evaluation.timing.clocks import merge
 from kernelforge.evaluation.timing.sampler import SamplePlan, SideSampler
 from kernelforge.evaluation.timing.statistics import Draws, Floats, bootstrap, median_of_clusters, serial_correlation
@@ -45,23 +46,29 @@ def kernelbench(
 
     Args:
         candidate: Armed with one set and no flush, so that its reset lies outside its times.
-        baselines: The one called ``eager``; others are left alone.
+        baselines: The one called ``eager``; others are left alone. Where it cannot be had, the record says why.
         set_bytes: Bytes of the set, for the record.
         clocks: What the GPU says of itself now.
 
     Raises:
-        RunFailed: the candidate or eager faulted.
-        TimingError: times that cannot be.
+        RunFailed: the candidate faulted.
+        TimingError: times of the candidate that cannot be.
     """
     rng = np.random.default_rng(_SEED)
     eager = next((side for side in baselines if side.name == "eager"), None)
     started = time.perf_counter()
     before = clocks()
     candidate_times = _trials(candidate)
-    theirs = None if eager is None else _trials(eager)
+    theirs: Floats | None = None
+    absent: dict[str, str] = {}
+    if eager is not None:
+        try:
+            theirs = _trials(eager)
+        except (BaselineError, TimingError) as error:
+            absent[eager.name] = str(error)
     notes = ["times are means with a warm L2, as KernelBench published them; not to be compared with other protocols"]
     ratios = () if theirs is None else (_ratio(theirs, candidate_times, rng),)
-    if eager is None:
+    if theirs is None:
         notes.append("there was no eager baseline to compare with")
     return Timing(
         protocol=PROTOCOL,
@@ -71,7 +78,8 @@ def kernelbench(
         candidate=_times(candidate, candidate_times, rng),
         baselines=() if eager is None or theirs is None else (_times(eager, theirs, rng),),
         ratios=ratios,
-        fastest=None if eager is None else "eager",
+        fastest=None if theirs is None else "eager",
+        absent=absent,
         settled=True,
         budget_s=max(time.perf_counter() - started, 1e-6),
         clocks=merge((before, clocks())),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from kernelforge.errors import BaselineError, TimingError
 from kernelforge.evaluation.timing import kernelbench, reported_time
 from kernelforge.records import Timing
 from tests.evaluation.timing.simulated_gpu import SimulatedSide, World
@@ -51,4 +52,18 @@ def test_it_is_the_same_every_time() -> None:
 def test_without_eager_there_is_a_time_and_a_note() -> None:
     timing = published(World(1), baselines=("compile",))
     assert (timing.fastest, timing.baselines, timing.ratios) == (None, (), ())
+    assert any("no eager baseline" in note for note in timing.notes)
+
+
+@pytest.mark.parametrize("error", [BaselineError("out of memory"), TimingError("a sample of 0 µs")])
+def test_an_eager_baseline_that_fails_is_a_note(error: Exception) -> None:
+    class Absent(SimulatedSide):
+        def run(self, *_: object, **__: object) -> None:
+            raise error
+
+    world = World(1)
+    eager = Absent(world, "eager", 150.0, sets=1)
+    timing = kernelbench(SimulatedSide(world, "candidate", 100.0, sets=1), [eager], set_bytes=7, clocks=world.clocks)
+    assert (timing.fastest, timing.baselines, timing.ratios) == (None, (), ())
+    assert timing.absent == {"eager": str(error)}
     assert any("no eager baseline" in note for note in timing.notes)
