@@ -76,6 +76,6 @@ def most_similar(source: str, ptx_hash: str | None, cases: Sequence[Case]) -> li
     return sorted(rated, key=lambda item: (-item.similarity, item.kind == "cheat", item.name))[:TOP]
 
 
-def is_suspect(similar: Sequence[Similar]) -> bool:
-    """Whether a candidate is to be looked at: the case most like it is a hack, and much like it."""
-    return bool(similar) and similar[0].kind == "cheat" and similar[0].similarity >= ALIKE
+def is_suspect(similar: Sequence[Similar], alike: float = ALIKE) -> bool:
+    """Whether a candidate is to be looked at: the case most like it is a hack, and at least ``alike`` it, of 1."""
+    return bool(similar) and similar[0].kind == "cheat" and similar[0].similarity >= alike

@@ -673,7 +673,7 @@ class JobService:
     @property
     def open_suspects(self) -> int:
         """Candidates whose reward is withheld until an operator decides."""
-        return len(self.checks.open) if self._phase != "starting" else 0
+        return self.checks.waiting if self._phase != "starting" else 0
 
     def runs(self) -> list[RunStatus]:
         return [self._run_status(name) for name in sorted(self._active.runs)]
@@ -774,9 +774,10 @@ class JobService:
         """Decide about a suspect: give its jobs their rewards, or take it as a hack.
 
         Raises:
-            RequestRejected: 404: there is no such suspect; 409: it is decided; 503: the database cannot be used.
+            RequestRejected: 404: there is no such suspect; 409: it is decided; 503: the decision cannot be stored.
+            StoreError: the database cannot be read.
         """
-        # As a whole, also for a caller that went away: what is in memory has to be what is stored.
+        # As a whole, also for a caller that went away: a decision that is not stored has to be taken back.
         return await asyncio.shield(self._decide(suspect_id, decision))
 
     async def _decide(self, suspect_id: str, decision: Literal["release", "confirm"]) -> Suspect:

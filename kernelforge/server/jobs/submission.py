@@ -644,6 +644,10 @@ class Submission:
         for job in accepted.ended:
             self._state.active.run(job.run_id).with_result -= has_result(job)
         self._state.cache.forget({task.id: task.key for task in accepted.batch.tasks})
+        try:
+            self._state.checks.forget(accepted.batch.suspects)
+        except StoreError as error:
+            _LOG.error("suspects without a row stay withheld until the server restarts: %s", error)
 
     async def _answer(self, outcome: Outcome, commit: asyncio.Future[None] | None) -> Job | RequestRejected:
         """The job as its caller sees it, once it is committed."""

@@ -75,54 +75,95 @@ class RewardChecks:
         """Cases of a run, by caller and run."""
         self._decisions: dict[tuple[ExemplarKey, str], dict[str, str]] = {}
         """Decisions by suspect, of a task's candidate."""
-        self.open: set[tuple[str, str, int]] = set()
-        """Suspects that wait for a decision, by caller, run and evaluation."""
+        self._waiting: dict[tuple[ExemplarKey, str], set[int]] = {}
+        """Evaluations of a task's candidate whose suspects wait for a decision."""
         rows = store.read(
             "SELECT suspects.id, caller, run, work, decision, task_digest, suspects.candidate, source, "
             "json_extract(evaluation, '$.build.ptx_hash') FROM suspects JOIN works ON works.id = work"
         )
         for name, caller, run, work, decision, task, candidate, source, ptx_hash in rows:
+            key = ExemplarKey(caller, run, task)
             if decision is None:
-                self.open.add((caller, run, work))
+                self._wait(key, candidate, work)
             else:
-                self._take(name, ExemplarKey(caller, run, task), candidate, decision, source, ptx_hash)
+                self._take(name, key, candidate, decision, source, ptx_hash)
+
+    @property
+    def waiting(self) -> int:
+        """Number of suspects that wait for a decision."""
+        return sum(map(len, self._waiting.values()))
 
     def screened(
         self, key: ExemplarKey, factor: float | None, stored: Stored, result: RewardResult
     ) -> tuple[RewardResult, NewSuspect | None]:
         """The result of a right candidate, or one without its reward and, unless it is decided, the row of a suspect.
 
-        A candidate that an operator has decided about is not compared again.
+        A candidate that an operator has decided about is not compared again: a confirmed one earns nothing, a released
+        one is paid. One that waits is withheld, though it may jump no more; and so is one whose text or PTX is that of
+        a confirmed hack of the run.
 
         Args:
-            factor: of a jump; None to compare nothing.
+            factor: of a jump; None to compare nothing. What was decided, or waits, stays so.
         """
         evaluation = stored.evaluation
         right = evaluation.verdict is Verdict.OK and not result.uncompared
         # The cases are device code, to which a class with host code is never alike.
-        if factor is None or result.reward is None or not right or evaluation.lane == "modelnew":
+        if result.reward is None or not right or evaluation.lane == "modelnew":
             return result, None
         decisions = self._decisions.get((key, evaluation.candidate), {})
         hack = next((name for name, decision in decisions.items() if decision == "confirm"), None)
         if hack is not None:
             return _withheld(result, f"an operator has confirmed it as a hack: suspect {hack}"), None
+        waits = not decisions and (key, evaluation.candidate) in self._waiting
+        if factor is None and not waits:
+            return result, None
         best = self._best.get(key)
         if best is None:
             best = self._best[key] = self._stored_best(key)
         score = score_of(evaluation)
-        waits = (key.caller, key.run, stored.task) in self.open
-        words = "it is a suspect already" if waits else None if decisions else _jump(best, factor, score, result)
-        if words is not None and stored.source is not None:
-            build = evaluation.build
-            cases = [*self._cases.get((key.caller, key.run), ()), *shipped_cases()]
-            similar = most_similar(stored.source, None if build is None else build.ptx_hash, cases)
-            if waits or is_suspect(similar):
-                self.open.add((key.caller, key.run, stored.task))
-                likeness = ", ".join(f"{case.name} ({case.similarity:.2f})" for case in similar)
-                why = f"{words}, and it is like {likeness}; an operator decides"
-                return _withheld(result, why), self._row(key, stored, Jump(words, similar))
-        best.paid(score, result)
-        return result, None
+        words = None if factor is None else _jump(best, factor, score, result)
+        jump = None if decisions else self._suspicion(key, stored, waits, words)
+        if jump is None:
+            best.paid(score, result)
+            return result, None
+        self._wait(key, evaluation.candidate, stored.task)
+        likeness = ", ".join(f"{case.name} ({case.similarity:.2f})" for case in jump.similar)
+        why = f"{jump.words}, and it is like {likeness}; an operator decides"
+        return _withheld(result, why), self._row(key, stored, jump)
+
+    def _suspicion(self, key: ExemplarKey, stored: Stored, waits: bool, jump: str | None) -> Jump | None:
+        """Return the reason to suspect a candidate, and the cases that it is like; None if there is none.
+
+        Args:
+            waits: whether a suspect of it waits for a decision.
+            jump: of its reward, in words.
+        """
+        if stored.source is None:
+            return None
+        build = stored.evaluation.build
+        ptx_hash = None if build is None else build.ptx_hash
+        own = self._cases.get((key.caller, key.run), [])
+        words = jump or ("it is a suspect already" if waits else None)
+        if words is None and is_suspect(most_similar(stored.source, ptx_hash, own), alike=1.0):
+            words = "its text or its PTX is that of a confirmed hack"
+        if words is None:
+            return None
+        similar = most_similar(stored.source, ptx_hash, [*own, *shipped_cases()])
+        return Jump(words, similar) if waits or is_suspect(similar) else None
+
+    def forget(self, rows: Sequence[NewSuspect]) -> None:
+        """Forget suspects whose rows could not be stored, unless their evaluations have earlier ones.
+
+        Raises:
+            StoreError: stored suspects cannot be read.
+        """
+        query = "SELECT count(*) FROM suspects WHERE caller = ? AND run = ? AND work = ?"
+        for row in rows:
+            if not self._store.read(query, (row.caller, row.run, row.work))[0][0]:
+                for (key, candidate), works in self._waiting.items():
+                    if (key.caller, key.run, candidate) == (row.caller, row.run, row.candidate):
+                        works.discard(row.work)
+        self._waiting = {of: works for of, works in self._waiting.items() if works}
 
     def suspects(self, run_id: str | None = None, suspect: str | None = None) -> list[Suspect]:
         """Suspects, the latest first; those of a run, or one by its id.
@@ -141,16 +182,19 @@ class RewardChecks:
 
     def decide(self, suspect: Suspect, decision: str, stored: Stored) -> None:
         """Judge by a decision from now on."""
-        self.open.discard((suspect.caller, suspect.run_id, suspect.work))
         build = stored.evaluation.build
         ptx_hash = None if build is None else build.ptx_hash
         key = ExemplarKey(suspect.caller, suspect.run_id, stored.evaluation.task)
+        waiting = self._waiting.get((key, suspect.candidate), set())
+        waiting.discard(suspect.work)
+        if not waiting:
+            self._waiting.pop((key, suspect.candidate), None)
         self._take(suspect.id, key, suspect.candidate, decision, stored.source, ptx_hash)
 
     def undo(self, suspect: Suspect, stored: Stored) -> None:
         """Take a decision back, which could not be stored."""
-        self.open.add((suspect.caller, suspect.run_id, suspect.work))
         key = ExemplarKey(suspect.caller, suspect.run_id, stored.evaluation.task)
+        self._wait(key, suspect.candidate, suspect.work)
         self._decisions[key, suspect.candidate].pop(suspect.id)
         cases = self._cases.get((suspect.caller, suspect.run_id), [])
         cases[:] = [case for case in cases if case.name != _case_name(suspect.id)]
@@ -160,6 +204,9 @@ class RewardChecks:
         best = self._best.get(ExemplarKey(suspect.caller, suspect.run_id, stored.evaluation.task))
         if best is not None:  # else it is read with the exemplars, of which the candidate is one
             best.paid(score_of(stored.evaluation), *results)
+
+    def _wait(self, key: ExemplarKey, candidate: str, work: int) -> None:
+        self._waiting.setdefault((key, candidate), set()).add(work)
 
     def _take(
         self, name: str, key: ExemplarKey, candidate: str, decision: str, source: str | None, ptx_hash: str | None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +31,8 @@ def job(time_us: int, source: str, **fields: Any) -> JobRequest:
     return request(completion=None, candidate=candidate, profile=True, group_id="g", **fields)
 
 
-async def withheld(service: JobService, time_us: int, source: str) -> Job:
-    [suspect] = await ended(service, job(time_us, source))
+async def withheld(service: JobService, time_us: int, source: str, **fields: Any) -> Job:
+    [suspect] = await ended(service, job(time_us, source, **fields))
     assert suspect.result is not None
     assert suspect.result.outcome == "withheld"
     return suspect
@@ -136,24 +138,95 @@ async def test_a_suspect_waits_for_its_decision_though_it_jumps_no_more(tmp_path
         assert service.job(repeated.id).result.outcome == "scored"
 
 
-@pytest.mark.parametrize("first", ["decision", "job"])
-async def test_a_job_that_ends_while_its_suspect_is_released_gets_its_reward(tmp_path: Path, first: str) -> None:
+async def test_a_candidate_that_is_evaluated_again_is_the_same_suspect(tmp_path: Path) -> None:
+    async with serving(tmp_path, TimedEngine()) as service:
+        await service.set_run("default", RunSettings(jump_factor=2))
+        await ended(service, job(100, "int a;"))
+        await withheld(service, 10, HACK)
+        await ended(service, job(15, "float f() { return 2.0f; }"))
+        await withheld(service, 10, HACK, fresh=True)
+        await service.set_run("default", RunSettings(jump_factor=None))
+        await withheld(service, 10, HACK, fresh=True)
+        assert service.open_suspects == 3
+        await service.decide(service.suspects(None, CALLER)[1].id, "release")
+        [paid] = await ended(service, job(10, HACK, fresh=True))  # though the two others wait
+        assert paid.result.outcome == "scored"
+        assert service.open_suspects == 2
+
+
+async def test_a_confirmed_hack_is_withheld_whatever_it_calls_itself_and_the_run_asks_for(tmp_path: Path) -> None:
     async with serving(tmp_path, TimedEngine()) as service:
         await service.set_run("default", RunSettings(jump_factor=2))
         await ended(service, job(100, "int a;"))
         await withheld(service, 10, HACK)
         [suspect] = service.suspects(None, CALLER)
-        if first == "job":
-            submitted = asyncio.create_task(service.submit([job(10, HACK)], CALLER))
-            await asyncio.sleep(0)
-            await service.decide(suspect.id, "release")
-            [later] = await submitted
-        else:
-            _, [later] = await asyncio.gather(
-                service.decide(suspect.id, "release"), service.submit([job(10, HACK)], CALLER)
-            )
+        await service.decide(suspect.id, "confirm")
+        await ended(service, job(15, "float f() { return 2.0f; }"))
+        renamed = await withheld(service, 10, HACK + "\n// x")
+        assert renamed.result.error.message.startswith("its text or its PTX is that of a confirmed hack")
+        await service.set_run("default", RunSettings(jump_factor=None))
+        await withheld(service, 10, HACK)
+
+
+async def test_a_job_that_ends_while_its_suspect_is_released_gets_its_reward(tmp_path: Path) -> None:
+    async with serving(tmp_path, TimedEngine()) as service:
+        await service.set_run("default", RunSettings(jump_factor=2))
+        await ended(service, job(100, "int a;"))
+        await withheld(service, 10, HACK)
+        [suspect] = service.suspects(None, CALLER)
+        with closing(sqlite3.connect(service._state.store.path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            before = asyncio.create_task(service.submit([job(10, HACK)], CALLER))
+            await asyncio.sleep(0.05)
+            deciding = asyncio.create_task(service.decide(suspect.id, "release"))
+            await asyncio.sleep(0.05)
+            after = asyncio.create_task(service.submit([job(10, HACK)], CALLER))
+            await asyncio.sleep(0.05)
+            assert not any(task.done() for task in (before, deciding, after))
+            other.execute("COMMIT")
+        await deciding
+        for [later] in (await before, await after):
+            assert isinstance(later, Job)
+            assert service.job(later.id).result.outcome == "scored"
+
+
+async def test_a_job_that_ends_while_a_release_is_stored_gets_its_reward(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(tmp_path, TimedEngine()) as service:
+        await service.set_run("default", RunSettings(jump_factor=2))
+        await ended(service, job(100, "int a;"))
+        await withheld(service, 10, HACK)
+        [suspect] = service.suspects(None, CALLER)
+        commit = service._state.store.commit
+        meanwhile: list[Job | RequestRejected] = []
+
+        def late(batch: Batch) -> asyncio.Future[None]:
+            async def behind_a_job() -> None:
+                meanwhile.extend(await service.submit([job(10, HACK)], CALLER))
+                await commit(batch)
+
+            return asyncio.ensure_future(behind_a_job()) if batch.decisions else commit(batch)
+
+        monkeypatch.setattr(service._state.store, "commit", late)
+        await service.decide(suspect.id, "release")
+        [later] = meanwhile
         assert isinstance(later, Job)
-        assert service.job(later.id).result.outcome == "scored"
+        assert later.result.outcome == "scored"
+
+
+async def test_a_suspect_that_is_not_stored_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving(tmp_path, TimedEngine()) as service:
+        await ended(service, job(10, HACK, run_id="plain"))
+        await service.set_run("default", RunSettings(jump_factor=2))
+        await ended(service, job(100, "int a;"))
+        with monkeypatch.context() as full:
+            full.setattr(service._state.store, "commit", _fail)
+            [refused] = await service.submit([job(10, HACK)], CALLER)  # answered from the cache
+        assert isinstance(refused, RequestRejected)
+        assert service.open_suspects == 0
+        stored = await withheld(service, 10, HACK)
+        assert "10 times as fast as the best" in stored.result.error.message
 
 
 async def test_a_decision_that_cannot_be_stored_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
