@@ -415,15 +415,25 @@ def confirm(
 ) -> tuple[Timing, str | None]:
     """A timing that is too good is taken again in a fresh process; what is too good then as well is quarantined.
 
+    An implausible first timing confirms no jump of the second: that one is then compared with a third.
+
     Returns:
         The timing to record (the second if the first cannot be, else the slower candidate's), and why it is not
         believed, if it is not.
     """
+
+    def new_timing() -> Timing:
+        with fresh() as session:
+            return stopwatch.time(session)
+
     implausible = implausible_reason(first, stopwatch.floor_us)
     if implausible is None and clock_jump(first) is None:
         return first, None
-    with fresh() as session:
-        second = stopwatch.time(session)
+    second = new_timing()
+    if implausible is not None and clock_jump(second) is not None:
+        implausible = implausible_reason(second, stopwatch.floor_us)
+        if implausible is None:
+            first, second = second, new_timing()
     doubt = implausible_reason(second, stopwatch.floor_us) or differ(first, second)
     if implausible is not None:
         return second, doubt

@@ -146,3 +146,29 @@ def test_a_time_that_is_implausible_is_not_recorded_beside_a_plausible_one(
     final, doubt = confirm(timer, nullcontext, first)  # type: ignore[arg-type]
     assert final is (first if recorded == "first" else second)
     assert (doubt is not None) == doubted
+
+
+@pytest.mark.parametrize(
+    ("third", "recorded", "why"),
+    [
+        (timing(5.1, time_us=98.0), "second", None),
+        (timing(4.9, time_us=102.0), "third", None),
+        (timing(1.2, time_us=400.0), "third", "speedups of 5 and 1.2"),
+        (timing(5.0, time_us=99.0, agrees=False), "second", "the parent's clock"),
+    ],
+)
+def test_an_implausible_time_confirms_no_jump(third: Timing, recorded: str, why: str | None) -> None:
+    second = timing(5.0)
+    times = iter([second, third])
+    timer = SimpleNamespace(floor_us=60.0, time=lambda session: next(times))
+    final, doubt = confirm(timer, nullcontext, timing(5.0, agrees=False))  # type: ignore[arg-type]
+    assert final is (second if recorded == "second" else third)
+    assert (why or "") in (doubt or "")
+    assert (doubt is None) == (why is None)
+
+
+def test_no_third_time_is_taken_where_the_second_is_implausible_too() -> None:
+    times = iter([timing(5.0, time_us=99.0, agrees=False)])
+    timer = SimpleNamespace(floor_us=60.0, time=lambda session: next(times))
+    _, doubt = confirm(timer, nullcontext, timing(5.0, agrees=False))  # type: ignore[arg-type]
+    assert "the parent's clock" in (doubt or "")
