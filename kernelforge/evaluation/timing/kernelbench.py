@@ -46,7 +46,8 @@ def kernelbench(
 
     Args:
         candidate: Armed with one set and no flush, so that its reset lies outside its times.
-        baselines: The one called ``eager``; others are left alone. Where it cannot be had, the record says why.
+        baselines: The one called ``eager``; others are left alone. Where it cannot be had, it is tried once more, for
+            there is no other; then the record says why.
         set_bytes: Bytes of the set, for the record.
         clocks: What the GPU says of itself now.
 
@@ -63,7 +64,7 @@ def kernelbench(
     absent: dict[str, str] = {}
     if eager is not None:
         try:
-            theirs = _trials(eager)
+            theirs = _of_eager(eager)
         except (BaselineError, TimingError) as error:
             absent[eager.name] = str(error)
     notes = ["times are means with a warm L2, as KernelBench published them; not to be compared with other protocols"]
@@ -102,6 +103,14 @@ def _trials(side: Timeable) -> Floats:
     for _ in range(WARM_UPS):
         timed.block(1)
     return np.concatenate([timed.block(1) for _ in range(TRIALS)])
+
+
+def _of_eager(eager: Timeable) -> Floats:
+    try:
+        return _trials(eager)
+    except (BaselineError, TimingError):
+        eager.rest()
+        return _trials(eager)
 
 
 def _times(side: Timeable, samples: Floats, rng: np.random.Generator) -> SideTimes:

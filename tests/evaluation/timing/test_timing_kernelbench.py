@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
+from kernelforge.devices.base import SampleWork
 from kernelforge.errors import BaselineError, TimingError
 from kernelforge.evaluation.timing import kernelbench, reported_time
 from kernelforge.records import Timing
@@ -55,14 +58,39 @@ def test_without_eager_there_is_a_time_and_a_note() -> None:
     assert any("no eager baseline" in note for note in timing.notes)
 
 
-@pytest.mark.parametrize("error", [BaselineError("out of memory"), TimingError("a sample of 0 µs")])
-def test_an_eager_baseline_that_fails_is_a_note(error: Exception) -> None:
-    class Absent(SimulatedSide):
-        def run(self, *_: object, **__: object) -> None:
-            raise error
+class Failing(SimulatedSide):
+    """Fails in its first blocks."""
 
+    def __init__(self, world: World, name: str, errors: list[Exception]) -> None:
+        super().__init__(world, name, 150.0, sets=1)
+        self.errors = errors
+        self.rests = 0
+
+    def rest(self) -> None:
+        self.rests += 1
+
+    def run(self, samples: int, work: SampleWork = "sample", *, gaps_us: Sequence[float] = ()) -> None:
+        if self.errors:
+            raise self.errors.pop(0)
+        super().run(samples, work, gaps_us=gaps_us)
+
+
+ERRORS = [BaselineError("out of memory"), TimingError("a sample of 0 µs")]
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_an_eager_baseline_that_fails_once_is_tried_again(error: Exception) -> None:
     world = World(1)
-    eager = Absent(world, "eager", 150.0, sets=1)
+    eager = Failing(world, "eager", [error])
+    timing = kernelbench(SimulatedSide(world, "candidate", 100.0, sets=1), [eager], set_bytes=7, clocks=world.clocks)
+    assert (timing.fastest, timing.absent, len(timing.ratios)) == ("eager", {}, 1)
+    assert eager.rests == 1, "the second try begins with nothing in memory"
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_an_eager_baseline_that_fails_twice_is_a_note(error: Exception) -> None:
+    world = World(1)
+    eager = Failing(world, "eager", [BaselineError("at first"), error])
     timing = kernelbench(SimulatedSide(world, "candidate", 100.0, sets=1), [eager], set_bytes=7, clocks=world.clocks)
     assert (timing.fastest, timing.baselines, timing.ratios) == (None, (), ())
     assert timing.absent == {"eager": str(error)}
