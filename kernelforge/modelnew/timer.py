@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from kernelforge.devices.base import Device, Timeable
-from kernelforge.errors import BaselineError, ChildDied, TimingError
+from kernelforge.errors import BaselineError, TimingError
 from kernelforge.evaluation.oracle.client import DrawHandle, Oracle
 from kernelforge.evaluation.timing import (
     SamplePlan,
@@ -254,8 +254,7 @@ class ModelNewTimer:
             return
         self._check()
         self._release()
-        if not self.oracle.holds_draws:
-            raise ChildDied("the oracle's process, which also holds the baselines, ended between two rounds")
+        self.oracle.require_draws()
         self._refresh(sets)
 
     def _refresh(self, sets: int) -> None:

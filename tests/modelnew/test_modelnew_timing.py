@@ -157,7 +157,11 @@ def test_a_crash_while_timed_is_a_fault(times: Times) -> None:
 
 def test_an_oracle_that_ends_between_rounds_ends_the_timing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ModelNewTimer, "_check", lambda timer: None)
-    oracle = SimpleNamespace(release=lambda handle: None, holds_draws=False)
+
+    def ended() -> None:
+        raise ChildDied("it ended between two rounds")
+
+    oracle = SimpleNamespace(release=lambda handle: None, require_draws=ended)
     timer = ModelNewTimer(child=None, oracle=oracle, facts=None, gpu=None, settings=SETTINGS, seed=3)  # type: ignore[arg-type]
     timer._between(1)
     with pytest.raises(ChildDied, match="between two rounds"):

@@ -514,6 +514,15 @@ class Oracle(Closing):
         """Whether its child lives; one that ended took its draws with it."""
         return self._child is not None
 
+    def require_draws(self) -> None:
+        """Check between two rounds of a timing that its child lives: :meth:`release` does not say so.
+
+        Raises:
+            ChildDied: it does not.
+        """
+        if not self.holds_draws:
+            raise ChildDied("the oracle's process, which also holds the baselines, ended between two rounds")
+
     def give_up(self, baseline: str, reason: str) -> None:
         """Not to try a baseline again, since it ended the child while it was timed."""
         self._fatal[baseline] = reason

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 from dataclasses import dataclass, field
 
 from kernelforge.devices.base import Device, RunRequest, SampleWork, Session, Timeable, TimedPlan
-from kernelforge.errors import BaselineError, ChildDied, SandboxError, TaskError, UsageError
+from kernelforge.errors import BaselineError, SandboxError, TaskError, UsageError
 from kernelforge.evaluation.oracle.client import DrawHandle, Oracle
 from kernelforge.evaluation.oracle.remote_baseline import RemoteBaseline
 from kernelforge.evaluation.timing import (
@@ -388,8 +388,7 @@ class _Sets:
         self._next *= 2
         self.check()
         self.release()
-        if not self._stopwatch.oracle.holds_draws:
-            raise ChildDied("the oracle's process, which also holds the baselines, ended between two rounds")
+        self._stopwatch.oracle.require_draws()
         for _ in self._draws:
             self._fresh.append(self._stopwatch.draw())
         self._armed.refresh([self._stopwatch.request(draw) for draw in self._fresh])
