@@ -169,6 +169,11 @@ class GpuLocks:
             self._tasks[task] = min(able, key=lambda device: load[device])
             return self._tasks[task]
 
+    def has_device(self, task: str) -> bool:
+        """Whether a task was assigned a device and is not done."""
+        with self._lock:
+            return task in self._tasks
+
     def done(self, task: str) -> None:
         """End a task: its device has one task less."""
         with self._lock:

@@ -356,6 +356,8 @@ class EvaluatorPool(Closing):
     ) -> Evaluator:
         """An evaluator with its own oracle, on the task's device; the caller closes it.
 
+        A task that has no device yet, gets none from an evaluator that does not open.
+
         Args:
             task: the task.
             generators: further tests; those not admitted are left out.
@@ -365,12 +367,18 @@ class EvaluatorPool(Closing):
             DeviceError: no device is left to run on.
         """
         self._probe_again()
-        while True:
-            device = self._devices[self._gpu_locks.assign(task.name)]
-            try:
-                return self._evaluator_on(device, task, generators, errors)
-            except DeviceError as error:
-                self.quarantine(device, error)
+        had_device = self._gpu_locks.has_device(task.name)
+        try:
+            while True:
+                device = self._devices[self._gpu_locks.assign(task.name)]
+                try:
+                    return self._evaluator_on(device, task, generators, errors)
+                except DeviceError as error:
+                    self.quarantine(device, error)
+        except BaseException:
+            if not had_device:
+                self.done(task)
+            raise
 
     def _evaluator_on(
         self, device: Device, task: Task, generators: Sequence[InputGenerator], errors: ModelErrors | None

@@ -55,4 +55,29 @@ def test_an_evaluator_that_does_not_open_leaves_nothing_behind(
         with pytest.raises(TaskError, match="hidden size"):
             open_admitted(pool, make_task())
         assert closed == [failing]
-        assert pool._gpu_locks._tasks == {}
+        assert not pool._gpu_locks.has_device(make_task().name)
+
+
+def test_a_task_keeps_its_device_but_gets_none_from_an_evaluator_that_does_not_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task, failures, evaluator = make_task(), [TaskError("the reference does not run")], object()
+
+    def opens(*_: object) -> object:
+        if failures:
+            raise failures.pop()
+        return evaluator
+
+    monkeypatch.setattr(EvaluatorPool, "_evaluator_on", opens)
+    with EvaluatorPool("emulated:h100", cache=tmp_path / "builds") as pool:
+        with pytest.raises(TaskError):
+            pool.evaluator(task)
+        assert not pool._gpu_locks.has_device(task.name)
+        assert pool.evaluator(task) is evaluator
+        failures.append(TaskError("the next one does not open"))
+        with pytest.raises(TaskError):
+            pool.evaluator(task)
+        assert pool._gpu_locks.has_device(task.name)
+        pool.done(task)
+        pool.done(task)
+        assert not pool._gpu_locks.has_device(task.name)
