@@ -96,7 +96,7 @@ def differ(first: Timing, second: Timing) -> str | None:
 
     They contradict each other when their speedups are more than a tenth apart and their intervals do not meet. The
     speedups are over one baseline, for which one is the fastest may change; without a baseline that both timed,
-    nothing confirms a speedup that is measured twice for its size.
+    nothing confirms a speedup above :data:`JUMP`, which needs a second timing.
     """
     common = _common(first, second)
     if common is None:

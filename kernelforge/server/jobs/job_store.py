@@ -471,7 +471,7 @@ class JobStore:
         return done
 
     async def written(self) -> None:
-        """Return once all that has ended so far is written, or could not be.
+        """Return once all that was passed to the writer before is written, or could not be.
 
         Raises:
             StoreError: the file cannot be written.
