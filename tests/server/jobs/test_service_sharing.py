@@ -510,11 +510,14 @@ async def test_a_fault_in_the_middle_of_a_batch_leaves_no_job_behind_that_nobody
         assert [job.status for job in done] == [JobStatus.FINISHED] * 3
 
 
-async def test_jobs_that_are_refused_do_not_count_among_those_of_a_minute(tmp_path: Path) -> None:
+async def test_jobs_that_are_refused_do_not_count_among_those_of_a_minute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     engine = InProcessEngine()
     engine.gate.clear()
     caller = Caller("slow", frozenset({"submit"}), max_jobs=1, jobs_per_minute=2.0)
     async with serving(tmp_path, engine) as service:
+        monkeypatch.setattr(service._submission, "_rates", submission.SubmissionRates(lambda: 0.0))  # all in one moment
         job, *refused = await service.submit([request(str(index)) for index in range(4)], caller)
         assert isinstance(job, Job)
         assert [each.code for each in refused if isinstance(each, RequestRejected)] == ["token_queue_full"] * 3
