@@ -312,7 +312,8 @@ class CudaL1(RewardPolicy):
 
     The paper's evaluation drops what varies too much between buckets: there is no score then, and ``variance`` says
     why. A time that two measurements contradict, it rejects: 0. Where nothing was timed, a correct candidate earns 1,
-    as in its training on correctness alone. With fewer samples than buckets the ratio that was recorded is rounded.
+    as in its training on correctness alone; a time without one of eager has no score. With fewer samples than
+    buckets the ratio that was recorded is rounded.
     """
 
     name = "cuda-l1/1"
@@ -332,7 +333,7 @@ class CudaL1(RewardPolicy):
             return self.reward(0.0, correct=1.0)
         ratio, spread = self._ratio(evaluation)
         if ratio is None:
-            return self.reward(1.0, correct=1.0)
+            return self.reward(_untimed(evaluation), correct=1.0)
         suspect = float(ratio > JUMP or any(ratio > LEAP * best for best in self._best(context)))
         kept = spread is None or spread <= MOST_VARIANCE
         value = towards_one(ratio) if kept else None
@@ -354,6 +355,11 @@ class CudaL1(RewardPolicy):
         return [max(ratios)] if ratios else []
 
 
+def _untimed(evaluation: Evaluation) -> float | None:
+    """The speedup of 1 that counts where no time was taken; none where one was, and none of a baseline."""
+    return 1.0 if believed(evaluation) is None else None
+
+
 ALPHA = 0.1
 """Weight of the error, which is 1 at the tolerance. Not published."""
 BETA = 0.005
@@ -365,7 +371,8 @@ LEAST_CORRECT = 0.01
 class CudaL2(RewardPolicy):
     """``r = mean(t_ref / t_custom - alpha * diff) - beta * L(code)`` of a correct candidate, at least 0.01.
 
-    A time in quarantine is rejected: 0. Where nothing was timed, the ratio counts as 1.
+    A time in quarantine is rejected: 0. Where nothing was timed, the ratio counts as 1; a time without one of any
+    baseline has no score.
     """
 
     name = "cuda-l2/1"
@@ -389,8 +396,9 @@ class CudaL2(RewardPolicy):
         if quarantined(evaluation):
             return self.reward(0.0, correct=1.0, error=paid, length=length)
         speedup = over_fastest(evaluation)
-        value = (1.0 if speedup is None else speedup) + (paid or 0.0) + (length or 0.0)
-        return self.reward(max(value, LEAST_CORRECT), correct=1.0, speedup=speedup, error=paid, length=length)
+        ratio = _untimed(evaluation) if speedup is None else speedup
+        value = None if ratio is None else max(ratio + (paid or 0.0) + (length or 0.0), LEAST_CORRECT)
+        return self.reward(value, correct=1.0, speedup=speedup, error=paid, length=length)
 
 
 class Predicted(RewardPolicy):
@@ -557,9 +565,11 @@ def unscored(evaluation: Evaluation, scored: Reward) -> str:
     """Reason why a reward has no value, in a line; empty if it has one."""
     if scored.value is not None:
         return ""
-    return _never_scored(evaluation, POLICIES.get(scored.policy)) or (
-        f"its times vary too much for {scored.policy}, which drops such an evaluation; another measurement may not"
-    )
+    if scored.components.get("variance") is None:
+        why = f"no baseline of {scored.policy} was timed with it; one may be in another measurement"
+    else:
+        why = f"its times vary too much for {scored.policy}, which drops such an evaluation; in another they may not"
+    return _never_scored(evaluation, POLICIES.get(scored.policy)) or why
 
 
 def _never_scored(evaluation: Evaluation, policy: RewardPolicy | None) -> str:

@@ -278,6 +278,26 @@ def test_no_speedup_counts_for_more_than_a_million(policy: str, most: float) -> 
     assert value(policy, timed(1e300, samples=1)) == most
 
 
+# Times without a baseline's
+
+
+@pytest.mark.parametrize("policy", ["cuda-l1/1", "cuda-l2/1"])
+def test_a_time_without_a_baseline_is_not_taken_for_a_speedup_of_one(policy: str) -> None:
+    alone = make_timing(candidate=side("candidate", [50.0] * 14), baselines=(), ratios=(), fastest=None)
+    evaluation = make_evaluation(fingerprint=GPU, performance=measured(timing=alone))
+    scored = reward(policy, evaluation)
+    assert (scored.value, scored.components["correct"]) == (None, 1.0)
+    assert "was timed with it" in unscored(evaluation, scored)
+
+
+def test_cuda_l1_takes_no_other_baseline_for_eager() -> None:
+    other = side("compile", [10.0] * 14)
+    alone = make_timing(candidate=side("candidate", [50.0] * 14), baselines=(other,), ratios=(), fastest=None)
+    evaluation = make_evaluation(fingerprint=GPU, performance=measured(timing=alone, speedup=0.2, speedup_lower=0.2))
+    assert value("cuda-l1/1", evaluation) is None
+    assert value("cuda-l2/1", evaluation) == 0.2
+
+
 # Times that are modelled or not believed
 
 

@@ -10,10 +10,13 @@ from hypothesis import strategies as st
 
 from kernelforge.records import Evaluation, Verdict
 from kernelforge.rewards import POLICIES, Context, find_policy, rescore, reward, unscored
+from kernelforge.rewards.base import believed
 from tests.rewards.evaluations import correct, evaluations, incorrect, sources, timed, unscorable
 from tests.support.factories import make_evaluation, measured_evaluation
 
 few = settings(max_examples=60, deadline=None)
+OF_RATIOS = ("cuda-l1/1", "cuda-l2/1")
+"""Policies that pay a ratio and nothing for being correct: they give no score to a time that they cannot compare."""
 
 
 @few
@@ -85,18 +88,20 @@ def test_what_may_not_be_scored_is_none_under_every_policy(evaluation: Evaluatio
 
 @few
 @given(correct() | incorrect())
-def test_only_variance_keeps_a_jailed_candidate_from_a_score(evaluation: Evaluation) -> None:
+def test_only_variance_or_a_missing_baseline_keeps_a_jailed_candidate_from_a_score(evaluation: Evaluation) -> None:
     for name in POLICIES:
         scored = reward(name, evaluation)
         assert (scored.value is None) == bool(unscored(evaluation, scored))
         if scored.value is None:
-            assert name == "cuda-l1/1"
-            assert (scored.components["variance"] or 0) > 0.005
+            ratio, measured = scored.components[find_policy(name).parts[1]], believed(evaluation)
+            assert name in OF_RATIOS
+            assert (scored.components.get("variance") or 0) > 0.005 or (ratio is None and measured is not None)
 
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_without_a_time_a_correct_candidate_earns_more_than_a_wrong_one(name: str) -> None:
-    for right in (make_evaluation(), make_evaluation(performance=None), measured_evaluation(None)):
+    alone = [] if name in OF_RATIOS else [measured_evaluation(None)]
+    for right in (make_evaluation(), make_evaluation(performance=None), *alone):
         won, lost = reward(name, right).value, reward(name, make_evaluation(Verdict.WRONG)).value
         assert won is not None
         assert lost is not None

@@ -90,7 +90,8 @@ def scored(policy: str, evaluation: Evaluation, context: Context) -> RewardResul
     """The result of an evaluation under a reward policy.
 
     If the policy gives no value the result is an ``infra_error``: a candidate that ran without a jail is never rewarded
-    (``sandbox``), and a time that varies too much for the policy (``device``) may vary less in another try.
+    (``sandbox``), while a time that varies too much for the policy, or that was taken without its baseline's, may be
+    better in another try (``device``).
 
     Args:
         context: source and profile of the candidate, if any; earlier evaluations of a session, none for a job.

@@ -14,7 +14,7 @@ from kernelforge.records import TRAIN_SUFFIX, UNCOMPARED, Correctness, Evaluatio
 from kernelforge.rewards import POLICIES, Context
 from kernelforge.server.jobs.job_store import Batch, JobStore, NewKey
 from kernelforge.server.jobs.results import KeyFilter, failed, feedback, scored
-from tests.support.factories import make_evaluation, uncompared_evaluation
+from tests.support.factories import make_evaluation, measured_evaluation, uncompared_evaluation
 
 IN_PART = "compared in part: 144 elements of the output, at places drawn from the secret seed"
 
@@ -45,6 +45,14 @@ def test_a_result_says_that_less_was_checked_for_training() -> None:
     assert (less.sizes, complete.sizes) == ("train", "all")
     assert "checked less than otherwise, for training" in less.feedback
     assert less.evaluation != complete.evaluation
+
+
+def test_a_time_that_the_policy_cannot_compare_may_be_measured_again() -> None:
+    result = scored("cuda-l1/1", measured_evaluation(None), Context())
+    assert (result.outcome, result.reward) == ("infra_error", None)
+    assert result.error is not None
+    assert (result.error.code, result.error.retryable) == ("device", True)
+    assert "was timed with it" in result.error.message
 
 
 @pytest.mark.parametrize("policy", POLICIES)
