@@ -38,11 +38,6 @@ def _lease(size: int) -> str:
     return f"{size}-{secrets.token_hex(12)}"
 
 
-def _lost(lease: str) -> str:
-    """The name, in place of a group and of a lease, under which the trajectories of a lost lease are kept."""
-    return f"lost {lease}"
-
-
 class ExperienceStore:
     """The tables of the stream, over a separate connection. Thread-safe.
 
@@ -88,11 +83,6 @@ class ExperienceStore:
                 (oldest, *group, now, request.count),
             ).fetchall()
             for lost in {lease for *_, lease in rows} - {""}:  # as a whole, with the trajectories that are left of it
-                db.execute(
-                    "INSERT INTO leases SELECT caller, run, ?1, experience, ?1, expires_at, 1 FROM leases "
-                    "WHERE lease = ?2 AND acknowledged = 0",
-                    (_lost(lost), lost),
-                )
                 db.execute("UPDATE leases SET lease = '' WHERE lease = ?", (lost,))
             rows = [row[:3] for row in rows]
             missing = request.count - len(rows)
@@ -140,8 +130,7 @@ class ExperienceStore:
         call has no further effect.
 
         Raises:
-            RequestRejected: 409: the lease expired and others have claimed some of them, or none is kept any more. The
-                message says which; of trajectories that are not kept it is not known whether others claimed them.
+            RequestRejected: 409: the lease expired and others have claimed some of them, or none is kept any more.
         """
         size = int(lease.partition("-")[0])
         with self._database.transaction() as db:
@@ -149,11 +138,8 @@ class ExperienceStore:
                 "UPDATE leases SET acknowledged = 1 WHERE lease = ? AND caller = ?", (lease, caller.name)
             ).rowcount
             if size and not count:
-                lost = "SELECT 1 FROM leases WHERE lease = ? AND caller = ?"
-                claimed = db.execute(lost, (_lost(lease), caller.name)).fetchone() is not None
-                expired = f"lease {lease} has expired, and others have claimed trajectories of it"
-                deleted = f"lease {lease} is lost: all {size} of its trajectories were deleted"
-                raise RequestRejected(409, "lease_lost", expired if claimed else deleted)
+                message = f"lease {lease} has expired and trajectories of it went to others, or all {size} were deleted"
+                raise RequestRejected(409, "lease_lost", message)
         return count
 
     def experience(self, row: tuple[Any, ...], session_of: Callable[[str], Session | None]) -> Experience | None:
