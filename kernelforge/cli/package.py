@@ -36,5 +36,6 @@ def package(
         manifest = write_package(store, resolve(store, reference), output, licence)
     sizes = ", ".join(size.name for size in manifest.sizes)
     typer.echo(f"{output}: {manifest.module}, attempt {manifest.provenance.attempt}, tested at {sizes}")
-    folder = os.path.join(os.curdir, output)  # pip looks a bare word up in its index; an absolute path stays as it is
+    # pip searches its index for a name without a folder. An absolute path stays what it is.
+    folder = os.path.join(os.curdir, output)
     typer.echo(f"install it with: pip install {shlex.quote(folder)}")

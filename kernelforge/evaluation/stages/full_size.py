@@ -242,14 +242,12 @@ class ModelledFullSize(FullSizeStage):
         except (TaskError, SandboxError) as error:
             if isinstance(error, ChildDied) and not last:
                 raise
-            why = f"the reference cannot be run at this size here: {error}"
+            why = "" if self._compared else f"the reference cannot be run at this size here: {error}"
             if profile and profiled is None:
                 with contextlib.suppress(TaskError, SandboxError), self._inputs() as draw:
                     profiled = self._profiled(draw)
-            if self._compared:
-                why = ""
-                if profile and profiled is None:
-                    profiled = FullSizeResult(missing=f"no profile: {error}")
+            if not why and profile and profiled is None:
+                profiled = FullSizeResult(missing=f"no profile: {error}")
         if not why:
             return self._believed_in_part(profiled)
         self._skipped(why, profiled)

@@ -114,7 +114,7 @@ class RewardChecks:
         hack = next((name for name, decision in decisions.items() if decision == "confirm"), None)
         if hack is not None:
             return _withheld(result, f"an operator has confirmed it as a hack: suspect {hack}"), None
-        waits = not decisions and (key, evaluation.candidate) in self._waiting
+        waits = not decisions and bool(self._waiting.get((key, evaluation.candidate)))
         if factor is None and not waits:
             return result, None
         best = self._best.get(key)
@@ -144,7 +144,7 @@ class RewardChecks:
         ptx_hash = None if build is None else build.ptx_hash
         own = self._cases.get((key.caller, key.run), [])
         words = jump or ("it is a suspect already" if waits else None)
-        if words is None and is_suspect(most_similar(stored.source, ptx_hash, own), alike=1.0):
+        if words is None and own and is_suspect(most_similar(stored.source, ptx_hash, own), alike=1.0):
             words = "its text or its PTX is that of a confirmed hack"
         if words is None:
             return None
@@ -163,7 +163,6 @@ class RewardChecks:
                 for (key, candidate), works in self._waiting.items():
                     if (key.caller, key.run, candidate) == (row.caller, row.run, row.candidate):
                         works.discard(row.work)
-        self._waiting = {of: works for of, works in self._waiting.items() if works}
 
     def suspects(self, run_id: str | None = None, suspect: str | None = None) -> list[Suspect]:
         """Suspects, the latest first; those of a run, or one by its id.
@@ -185,10 +184,7 @@ class RewardChecks:
         build = stored.evaluation.build
         ptx_hash = None if build is None else build.ptx_hash
         key = ExemplarKey(suspect.caller, suspect.run_id, stored.evaluation.task)
-        waiting = self._waiting.get((key, suspect.candidate), set())
-        waiting.discard(suspect.work)
-        if not waiting:
-            self._waiting.pop((key, suspect.candidate), None)
+        self._waiting[key, suspect.candidate].discard(suspect.work)
         self._take(suspect.id, key, suspect.candidate, decision, stored.source, ptx_hash)
 
     def undo(self, suspect: Suspect, stored: Stored) -> None:

@@ -199,18 +199,18 @@ async def test_a_job_that_ends_while_a_release_is_stored_gets_its_reward(
         await withheld(service, 10, HACK)
         [suspect] = service.suspects(None, CALLER)
         commit = service._state.store.commit
-        meanwhile: list[Job | RequestRejected] = []
+        submitted: list[Job | RequestRejected] = []
 
         def late(batch: Batch) -> asyncio.Future[None]:
             async def behind_a_job() -> None:
-                meanwhile.extend(await service.submit([job(10, HACK)], CALLER))
+                submitted.extend(await service.submit([job(10, HACK)], CALLER))
                 await commit(batch)
 
             return asyncio.ensure_future(behind_a_job()) if batch.decisions else commit(batch)
 
         monkeypatch.setattr(service._state.store, "commit", late)
         await service.decide(suspect.id, "release")
-        [later] = meanwhile
+        [later] = submitted
         assert isinstance(later, Job)
         assert later.result.outcome == "scored"
 
