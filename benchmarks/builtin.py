@@ -16,10 +16,10 @@ For KernelBench, after `kernelforge tasks import KernelBench --output suites/ker
 Two versions of the Coder are compared by what they write. ``--write FILE`` keeps the candidates of its designs with all
 moves, with and without tensor cores, and evaluates nothing; a copy of this script does so in an older checkout too.
 ``--before FILE`` evaluates those and today's by today's evaluator, where they differ, and compares the modelled time of
-the faster right one of each.
+the faster right one of each; with ``--only-full`` it profiles them there, and compares no values.
 
     python benchmarks/builtin.py level1 level2 --write before.json
-    python benchmarks/builtin.py level1 level2 --before before.json
+    python benchmarks/builtin.py level1 level2 --before before.json [--only-full]
 """
 
 from __future__ import annotations
@@ -170,17 +170,33 @@ def write_texts(pool: EvaluatorPool, tasks: list[Task], path: Path) -> int:
     return 0
 
 
-def fastest_us(evaluator: Evaluator, texts: list[tuple[str, str]], modelled: dict[tuple[str, str], float]) -> float:
-    """Modelled time of the fastest right candidate; infinite without one. ``modelled`` keeps times of each."""
+def modelled_us(evaluator: Evaluator, candidate: Candidate, sizes: Sizes) -> float:
+    """Modelled time of a candidate that is right, or whose full size is profiled; infinite without one."""
+    if sizes == "full":
+        work = EvaluationState(seed=1, source=candidate.source)
+        try:
+            evaluator.prepare(candidate, work)
+            with evaluator.runs(work) as runs:
+                performance = ModelledFullSize(runs).profile_alone().performance
+        except StageFailed:
+            return math.inf
+    else:
+        performance = evaluator.evaluate(candidate, seed=1).evaluation.performance
+    return math.inf if performance is None else performance.time_us
+
+
+def fastest_us(
+    evaluator: Evaluator, texts: list[tuple[str, str]], modelled: dict[tuple[str, str], float], sizes: Sizes
+) -> float:
+    """Modelled time of the fastest candidate; infinite without one. ``modelled`` keeps times of each."""
     for text in texts:
         if text not in modelled:
             source, plan = text
-            performance = evaluator.evaluate(Candidate(source=source, plan=plan), seed=1).evaluation.performance
-            modelled[text] = math.inf if performance is None else performance.time_us
+            modelled[text] = modelled_us(evaluator, Candidate(source=source, plan=plan), sizes)
     return min((modelled[text] for text in texts), default=math.inf)
 
 
-def compare_texts(pool: EvaluatorPool, tasks: list[Task], path: Path) -> int:
+def compare_texts(pool: EvaluatorPool, tasks: list[Task], path: Path, sizes: Sizes) -> int:
     """Print how much faster candidates became, task by task and as a geometric mean."""
     before: Texts = {
         name: [(source, plan) for source, plan in texts] for name, texts in json.loads(path.read_text()).items()
@@ -195,7 +211,7 @@ def compare_texts(pool: EvaluatorPool, tasks: list[Task], path: Path) -> int:
                     same += 1
                     continue
                 modelled: dict[tuple[str, str], float] = {}
-                was, now = (fastest_us(evaluator, each, modelled) for each in (before.get(task.name, []), texts))
+                was, now = (fastest_us(evaluator, each, modelled, sizes) for each in (before.get(task.name, []), texts))
             finally:
                 evaluator.close()
         except KernelForgeError as error:
@@ -232,6 +248,8 @@ def main() -> int:
     texts.add_argument("--write", type=Path, metavar="FILE", help="write candidates there, and evaluate nothing")
     texts.add_argument("--before", type=Path, metavar="FILE", help="compare with candidates of an older version")
     options = parser.parse_args()
+    if options.sizes == "small" and (options.write or options.before):
+        parser.error("--no-full leaves out the times: give it without --write and --before")
     design = Design(tuple(move for move in options.moves.split(",") if move))
     table = Table(title=f"the built-in Coder's {'first ' if not design.moves else ''}design on {options.device}")
     for column in ("tasks", "number", "OK", "share", "target", "others"):
@@ -247,8 +265,9 @@ def main() -> int:
     with EvaluatorPool(options.device, threads=1) as pool:
         if options.write or options.before:
             every = [task for _, selected in rows for task in selected]
-            handle = write_texts if options.write else compare_texts
-            return handle(pool, every, options.write or options.before)
+            if options.write:
+                return write_texts(pool, every, options.write)
+            return compare_texts(pool, every, options.before, options.sizes)
         for label, selected in rows:
             ended = list(outcomes(pool, selected, design, options.sizes))
             counts = Counter(outcome.result for outcome in ended)

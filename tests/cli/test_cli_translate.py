@@ -92,6 +92,16 @@ def test_translations_are_timed_and_their_table_has_a_row_for_each(
 
 
 @needs_cc
+def test_the_shipped_transcript_answers_the_prompts_of_today(cli: Callable[..., Done]) -> None:
+    recording = Path(__file__).parents[2] / "results" / "reference" / "translate-openmp.jsonl"
+    answered = {json.loads(line)["task"] for line in recording.read_text().splitlines()[1:]}
+    assert answered == {task.name for task in shipped("translate")}
+    done = cli("translate", "--coder", f"replay:{recording}", "--task", "run_lengths")
+    assert done.code == 0, done.err
+    assert "run_lengths 1/1: OK" in done.err
+
+
+@needs_cc
 def test_rows_hold_prompt_reply_and_verdict_though_a_later_call_fails(
     cli: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
 ) -> None:

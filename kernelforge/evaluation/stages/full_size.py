@@ -207,6 +207,15 @@ class ModelledFullSize(FullSizeStage):
             checked = self._checked(profile, last=True)
         return None if self.plan.libraries else checked
 
+    def profile_alone(self) -> FullSizeResult:
+        """The profile, without any comparison of values.
+
+        Raises:
+            StageFailed: a launch faulted, or the kernel is far too slow for the task.
+        """
+        with self._inputs() as draw:
+            return self._profiled(draw)
+
     def _checked(self, profile: bool, *, last: bool) -> FullSizeResult | None:
         profiled: FullSizeResult | None = None
         tensors, memory = tensor_bytes(self.facts), self.device.memory_bytes
