@@ -85,7 +85,7 @@ def rule(canary_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         yield made
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.slow
 @pytest.mark.parametrize("case", LIST)
 def test_a_case_gets_its_verdict(
@@ -112,7 +112,7 @@ def test_a_case_gets_its_verdict(
         assert CANARY not in text
 
 
-@pytest.mark.one_in(10)
+@pytest.mark.one_in(20)
 @pytest.mark.slow
 @pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in BITING])
 def test_a_cheat_passes_where_its_defence_is_off(case: Case, bench: Bench, rule: ClassRule, canary_file: Path) -> None:

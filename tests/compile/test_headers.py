@@ -310,7 +310,7 @@ def test_asynchronous_copies_at_a_barrier_are_right(compiler: Compiler, arch: st
     assert np.array_equal(y, x[:, ::-1])
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("threads", [128, 32, 64])
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 def test_a_pipeline_that_reuses_its_stages_is_right(compiler: Compiler, arch: str, threads: int) -> None:
@@ -320,7 +320,7 @@ def test_a_pipeline_that_reuses_its_stages_is_right(compiler: Compiler, arch: st
     np.testing.assert_allclose(y, x[:, ::-1].sum(0), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.one_in(5)
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize("source", [BARRIER, PIPELINE], ids=["barrier", "pipeline"])
 @pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90a"])
 @pytest.mark.parametrize("major", sorted(RELEASES))
