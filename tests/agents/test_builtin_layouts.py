@@ -155,3 +155,22 @@ def test_a_norm_over_long_rows_is_one_kernel_that_reads_them_twice(
         (got,) = workbench.run(built, resolved, at)
         expected = reference.model.double()(*(x.double() for x in at.inputs if isinstance(x, torch.Tensor)))
         torch.testing.assert_close(got, expected.float(), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("body", "rows", "threads"),
+    [
+        ("x.abs().sum(2)", 4096, 256),
+        ("x.abs().sum(2)", 64, 1024),
+        ("(x - x.mean(2, keepdim=True)).abs()", 4096, 1024),
+    ],
+    ids=["one pass, many rows", "one pass, few rows", "two passes"],
+)
+def test_a_long_row_gets_more_threads_where_it_is_read_again_or_rows_are_few(
+    body: str, rows: int, threads: int
+) -> None:
+    task, candidate = written(body, "64, 64, 32768", moves=("warp-reduce", "vectorise"))
+    reference = Reference(task, {"B": 1, "C": 1, "D": 36})
+    at = workbench.Bench(reference, [torch.zeros(1).expand(rows, 1, 32768)])
+    (launch,) = workbench.resolve(candidate.plan, at).launches
+    assert launch.block[:2] == (threads, 1)

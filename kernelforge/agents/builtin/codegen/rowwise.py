@@ -58,6 +58,8 @@ LONG_ROW = 12 * 1024
 VERY_LONG_ROW = 24 * 1024
 """Elements above which shared memory has a multiprocessor's only row."""
 MOST_THREADS = 1024
+FULL_GPU = 8 * MULTIPROCESSORS
+"""Blocks of 256 threads that fill the GPU: of so many rows, one that is read once needs no more threads."""
 STATIC_BYTES = 2 * 1024
 """Shared memory for the warps' shares of a block's reductions."""
 
@@ -363,7 +365,12 @@ class RowWriter:
         long = length.value > LONG_ROW
         many = "256"
         if long:
-            many = f"{MOST_THREADS} if {length.text} > {VERY_LONG_ROW} else 512 if {length.text} > {LONG_ROW} else 256"
+            once = len(self._passes_of()) == 1 and not self.maps
+            few = f" and {count} < {FULL_GPU}" if once else ""
+            many = (
+                f"{MOST_THREADS} if {length.text} > {VERY_LONG_ROW}{few} "
+                f"else 512 if {length.text} > {LONG_ROW}{few} else 256"
+            )
         setup = [f"{t} = 32 if {length.text} <= 256 or ({length.text} <= 1024 and {count} >= 1024) else {many}"]
         together = f"max(1, 256 // {t})" if long else f"256 // {t}"
         if self.vector:
