@@ -17,6 +17,7 @@ from kernelforge.study.entries import c_entry, code_of, cuda_entry, host_program
 from kernelforge.study.fortran import fortran_entry, fortran_forms, read_procedure
 from kernelforge.study.host_programs import hip_as_cuda, read_host_program
 from kernelforge.study.kernels import KERNELS, StudyKernel
+from kernelforge.study.kokkos_functions import kokkos_function, kokkos_source
 from kernelforge.study.programming_models import MODELS, plain_code, programming_model
 from kernelforge.study.python_functions import kernel_text, python_entry, python_function
 from kernelforge.study.signatures import Underivable, device_code, entry_function, entry_kernel
@@ -76,6 +77,10 @@ def _candidates(kernel: StudyKernel, code: str, used: str | None) -> Iterator[Ca
         case "c":
             function = entry_function(code, kernel.names)
             yield from (c_entry(code, function, form, cpp=True) for form in kernel.forms(function))
+        case "kokkos":
+            source = kokkos_source(code)
+            function = kokkos_function(source, kernel.names)
+            yield from (c_entry(source, function, form, cpp=True, kokkos=True) for form in kernel.forms(function))
 
 
 def _cuda(kernel: StudyKernel, code: str) -> Iterator[Candidate]:

@@ -28,6 +28,7 @@ from kernelforge.study.entries import c_entry, code_of, cuda_entry, host_program
 from kernelforge.study.fortran import fortran_entry, fortran_forms, read_procedure
 from kernelforge.study.host_programs import HostProgram, hip_as_cuda, read_host_program
 from kernelforge.study.kernels import KERNELS, Form, StudyKernel
+from kernelforge.study.kokkos_functions import kokkos_function, kokkos_source
 from kernelforge.study.programming_models import (
     ASKABLE,
     MODELS,
@@ -284,6 +285,8 @@ class StudyJudge(Closing):
                 return self._in_jail(kernel, code, label, offload)
             case "thrust":
                 return self._in_thrust(kernel, code)
+            case "kokkos":
+                return self._in_kokkos(kernel, code)
 
     def _on_device(self, kernel: StudyKernel, code: str) -> Iterator[tuple[str, Evaluation]]:
         text, unit = device_code(code)
@@ -343,6 +346,15 @@ class StudyJudge(Closing):
             candidate = c_entry(source, function, form, cpp=True, thrust=True)
             seed = self._seed_of(form, candidate)
             result = self._hosts.evaluate(form.task, candidate, seed=seed, language="cpp", offload="thrust")
+            yield form.text, result.evaluation
+
+    def _in_kokkos(self, kernel: StudyKernel, code: str) -> Iterator[tuple[str, Evaluation]]:
+        source = kokkos_source(code)
+        function = kokkos_function(source, kernel.names)
+        for form in kernel.forms(function):
+            candidate = c_entry(source, function, form, cpp=True, kokkos=True)
+            seed = self._seed_of(form, candidate)
+            result = self._hosts.evaluate(form.task, candidate, seed=seed, language="cpp", offload="kokkos")
             yield form.text, result.evaluation
 
     def _in_fortran(self, kernel: StudyKernel, code: str, offload: Offload | None) -> Iterator[tuple[str, Evaluation]]:

@@ -16,6 +16,7 @@ from kernelforge.study.host_programs import HostProgram
 from kernelforge.study.kernels import Form
 from kernelforge.study.signatures import Function, Parameter, Underivable
 from kernelforge.translation.evaluator import c_candidate
+from kernelforge.translation.kokkos import ENTRY_HEADER
 from kernelforge.translation.thrust import HOST_FRAMES
 
 _BLOCKS: Final = {1: (256,), 2: (16, 16), 3: (8, 8, 4)}
@@ -70,11 +71,14 @@ def _around(form: Form) -> tuple[list[str], list[str]]:
     return before, after
 
 
-def c_entry(code: str, function: Function, form: Form, *, cpp: bool, thrust: bool = False) -> Candidate:
+def c_entry(
+    code: str, function: Function, form: Form, *, cpp: bool, thrust: bool = False, kokkos: bool = False
+) -> Candidate:
     """A candidate of lane ``c`` that calls a function of the host.
 
     Args:
         thrust: whether it uses Thrust, and pointers of the device then where it says so of one of its parameters.
+        kokkos: whether it uses Kokkos, and may take views.
     """
     before, after = _around(form)
     values: dict[str, str] = {}
@@ -82,7 +86,13 @@ def c_entry(code: str, function: Function, form: Form, *, cpp: bool, thrust: boo
     of_device = thrust and _takes_device_pointers(code, function)
     for item, value in zip(function.parameters, form.values, strict=True):
         raw = item.kind in ("array", "index") and not item.container
-        if item.container.startswith("thrust::") or (raw and of_device):
+        if item.rank:
+            values[item.name] = f"v_{value}"
+            made, copied = _view_of(form, function, item, value)
+            before += made
+            if value == result and not item.const:
+                after.insert(0, copied)
+        elif item.container.startswith("thrust::") or (raw and of_device):
             values[item.name] = _thrust_argument(item, value)
             holder = "host_vector" if item.container == "thrust::host_vector" else "device_vector"
             kind, length = item.real or "int", _extent(form, value)
@@ -112,6 +122,9 @@ def c_entry(code: str, function: Function, form: Form, *, cpp: bool, thrust: boo
     frames = [HOST_FRAMES] if thrust else []
     lines = [f"{linkage}{form.declaration} {{", *frames, *before, call, *after, "}"]
     head = "#include <stdlib.h>\n#include <string.h>\n" + ("#include <vector>\n" if cpp else "")
+    if kokkos:
+        head += f"#include <{ENTRY_HEADER}>\n"
+        lines = [lines[0], "    try {", *lines[1:-1], _REPORTED, "}"]
     if any("thrust::" in line for line in lines):
         lines = [
             "#include <thrust/copy.h>",
@@ -120,6 +133,22 @@ def c_entry(code: str, function: Function, form: Form, *, cpp: bool, thrust: boo
             *lines,
         ]
     return c_candidate("\n".join([f"{head}#line 1", code, *lines, ""]))
+
+
+_REPORTED: Final = "    } catch (const std::exception &error) { kernelforge::fail(error.what()); }"
+
+
+def _view_of(form: Form, function: Function, item: Parameter, value: str) -> tuple[list[str], str]:
+    """Statements that make a view of Kokkos of an array, and the one that copies it back."""
+    lengths = form.lengths[value]
+    if item.rank not in (1, len(lengths)):
+        raise Underivable(f"the parameter `{item.name}` of `{function.name}` is a view of {item.rank} dimensions")
+    extents = ", ".join(lengths)
+    made = [
+        f"    auto study_{value} = kernelforge::view_of<{item.container}>({value}, {extents});",
+        f"    {item.container} v_{value} = study_{value};",
+    ]
+    return made, f"    kernelforge::copy_back(v_{value}, {value}, {extents});"
 
 
 def _takes_device_pointers(code: str, function: Function) -> bool:

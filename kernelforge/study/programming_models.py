@@ -11,12 +11,13 @@ from typing import Final, Literal, NamedTuple
 from kernelforge.compile.triton_build import installed_triton
 from kernelforge.metrics.codebleu import uncommented
 from kernelforge.study.signatures import Underivable
+from kernelforge.translation import kokkos
 from kernelforge.translation.offload import OFFLOAD_FUNCTIONS, Offload
 from kernelforge.translation.thrust import CUDA_FUNCTIONS, MISSING, header_folder
 
-Runner = Literal["cuda", "triton", "kernel text", "c", "thrust", "fortran", "python"]
+Runner = Literal["cuda", "triton", "kernel text", "c", "thrust", "kokkos", "fortran", "python"]
 """What judges a code: an emulated or real GPU, for Python also by a kernel's text alone; the jail of C functions, with
-Thrust's headers, or with gfortran for Fortran; or that of Python functions."""
+Thrust's headers, with Kokkos, or with gfortran for Fortran; or that of Python functions."""
 
 
 class ProgrammingModel(NamedTuple):
@@ -44,7 +45,7 @@ MODELS: Final[dict[str, ProgrammingModel]] = {
         ),
         ProgrammingModel("hip", "HIP", "cuda"),
         ProgrammingModel("thrust", "Thrust", "thrust", offload="thrust"),
-        ProgrammingModel("kokkos", "Kokkos", None, "its headers and its compiler are no part of this project"),
+        ProgrammingModel("kokkos", "Kokkos", "kokkos", offload="kokkos"),
         ProgrammingModel("sycl", "SyCL", None, "its headers and its compiler are no part of this project"),
         ProgrammingModel("opencl", "OpenCL", None, "its compiler is no part of this project"),
         ProgrammingModel("fortran-openmp", "Fortran OpenMP", "fortran"),
@@ -69,6 +70,8 @@ def missing_tool(runner: Runner | None) -> str:
         return "there is no Fortran compiler `gfortran`; install it, as with `apt-get install gfortran`"
     if runner == "thrust" and header_folder() is None:
         return MISSING
+    if runner == "kokkos" and kokkos.header_folder() is None:
+        return kokkos.MISSING
     if runner == "triton" and installed_triton() is None:
         return "Triton is not installed; install the extra in a checkout: `pip install -e '.[triton]'`"
     return ""
@@ -92,8 +95,8 @@ def offload_of(code: str, model: str) -> Offload | None:
             device, which gcc refuses.
     """
     offload, text = MODELS[model].offload, uncommented(code)
-    if offload is None:
-        return None
+    if offload is None or offload == "kokkos":
+        return offload
     if offload == "thrust":
         if lack := _beyond_thrust(text):
             raise Underivable(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Final, Literal, NamedTuple
 
 from kernelforge.modelnew.convert.cpp_units import HostFunction, Unit, read_unit
@@ -33,6 +34,17 @@ class Underivable(Exception):
     """No call of a suggestion can be derived; the message says why."""
 
 
+class ViewType(NamedTuple):
+    """A type of Kokkos's views."""
+
+    text: str
+    element: str
+    """Empty where it cannot be read."""
+    rank: int
+    const: bool
+    """Whether its elements are."""
+
+
 class Parameter(NamedTuple):
     """A parameter of a function."""
 
@@ -43,6 +55,8 @@ class Parameter(NamedTuple):
     const: bool
     container: str = ""
     """What holds the elements, such as ``std::vector`` or ``thrust::device_ptr``; empty for a raw pointer."""
+    rank: int = 0
+    """Dimensions of a view of Kokkos, whose type is the container; 0 for all else."""
 
     @property
     def is_real_array(self) -> bool:
@@ -108,8 +122,13 @@ def without_marks(code: str) -> str:
     return re.sub(r"\b__(?:host|device)__\b", "", code)
 
 
-def entry_function(code: str, names: re.Pattern[str]) -> Function:
+def entry_function(code: str, names: re.Pattern[str], views: Mapping[str, ViewType] = MappingProxyType({})) -> Function:
     """The C or C++ function that the suggestion answers with: its only one, or the last one that is named so.
+
+    Args:
+        code: of the suggestion.
+        names: in names of functions that compute the kernel.
+        views: types of Kokkos's views by the words that stand for them in the code.
 
     Raises:
         Underivable: there is none.
@@ -122,10 +141,10 @@ def entry_function(code: str, names: re.Pattern[str]) -> Function:
         raise Underivable("its only function is main" if only_main else "it defines no function that can be read")
     if len(hosts) > 1 and not named:
         raise Underivable(f"it has several functions, none with the kernel's name: {', '.join(h.name for h in hosts)}")
-    return host_function(named[-1] if named else hosts[0], unit)
+    return host_function(named[-1] if named else hosts[0], unit, views)
 
 
-def host_function(host: HostFunction, unit: Unit) -> Function:
+def host_function(host: HostFunction, unit: Unit, views: Mapping[str, ViewType] = MappingProxyType({})) -> Function:
     """A function of the host, by its parameters.
 
     Raises:
@@ -134,7 +153,7 @@ def host_function(host: HostFunction, unit: Unit) -> Function:
     returns = [word for word in host.returns if word not in ("template", "__host__")]
     if returns != ["void"] and not set(returns) <= _INTEGERS | {"double", "float", "bool"}:
         raise Underivable(f"`{host.name}` returns its result, and only results in arguments are compared")
-    return _function(host.name, host.parameters, (), unit)
+    return _function(host.name, host.parameters, (), unit, views)
 
 
 def is_cpp(code: str, label: str) -> bool:
@@ -155,7 +174,13 @@ def _read(code: str) -> Unit:
     return unit
 
 
-def _function(name: str, declared: Sequence[Declared], template: Sequence[str], unit: Unit) -> Function:
+def _function(
+    name: str,
+    declared: Sequence[Declared],
+    template: Sequence[str],
+    unit: Unit,
+    views: Mapping[str, ViewType] = MappingProxyType({}),
+) -> Function:
     aliases: dict[str, Real] = dict.fromkeys(template, "double")
     for macro, tokens in unit.constants.items():
         words = [token.text for token in tokens]
@@ -164,7 +189,12 @@ def _function(name: str, declared: Sequence[Declared], template: Sequence[str], 
     for text in unit.device:
         for match in re.finditer(r"\btypedef\s+(float|double)\s+(\w+)|\busing\s+(\w+)\s*=\s*(float|double)", text):
             aliases[match[2] or match[3]] = "float" if "float" in (match[1], match[4]) else "double"
-    parameters = tuple(_parameter(item, aliases, name) for item in declared)
+    parameters = tuple(
+        _view_parameter(item, views[word], aliases, name)
+        if (word := next((word for word in item.type if word in views), ""))
+        else _parameter(item, aliases, name)
+        for item in declared
+    )
     reals = {item.real for item in parameters if item.is_real_array}
     if len(reals) != 1:
         raise Underivable(f"`{name}` has no array of float or double" if not reals else f"`{name}` mixes two types")
@@ -199,6 +229,14 @@ def _parameter(item: Declared, aliases: dict[str, Real], function: str) -> Param
     if core and set(core) <= _INTEGERS and pointers <= 1:
         return Parameter(item.name, "index" if pointers else "int", None, const)
     raise Underivable(f"the parameter `{' '.join(item.type)} {item.name}` of `{function}` has no known role")
+
+
+def _view_parameter(item: Declared, view: ViewType, aliases: dict[str, Real], function: str) -> Parameter:
+    element = _real(view.element, aliases)
+    if item.is_pointer or not view.element or (element is None and not set(view.element.split()) <= _INTEGERS):
+        raise Underivable(f"the parameter `{view.text} {item.name}` of `{function}` has no known role")
+    kind: Kind = "index" if element is None else "vector" if view.rank == 1 else "shaped"
+    return Parameter(item.name, kind, element, view.const, view.text, view.rank)
 
 
 def _real(text: str, aliases: dict[str, Real]) -> Real | None:

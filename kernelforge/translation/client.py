@@ -28,8 +28,9 @@ LIMITS: Final = Limits(
 
 
 _MOST_TEXT = 2000
-_THRUST_BUILDS: Final = 5
-"""Longest wait for a compiler of Thrust, in those for other sources: its headers take 3 s and more of CPU time."""
+_LONG_BUILDS: Final = 5
+"""Longest wait for a compiler of Thrust or Kokkos, in those for other sources: their headers take 3 s and more of CPU
+time."""
 _CAN_LACK: Final = frozenset({"cuda", "python"})
 """Languages of candidates that can need what this machine lacks: a package, a type of an argument."""
 
@@ -56,7 +57,7 @@ class CChild(ModelNewChild):
             "op": "load", "source": source, "declaration": str(signature), "name": signature.name,
             "language": language, "offload": offload,
         }  # fmt: skip
-        self._answer(request, (), self._build_s * (_THRUST_BUILDS if offload == "thrust" else 1))
+        self._answer(request, (), self._build_s * (_LONG_BUILDS if offload in ("thrust", "kokkos") else 1))
 
     def call(
         self,

@@ -27,8 +27,9 @@ from kernelforge.sandbox.channel import Channel
 from kernelforge.translation.pages import PROT_NONE, PROT_READ, PROT_WRITE, GuardedArray, protect_pages
 from kernelforge.translation.replies import end_call, failure, unsupported
 
-Offload = Literal["openmp", "openacc", "thrust"]
-"""What runs in a memory of its own: regions of directives, or algorithms of Thrust (``thrust_system.h``)."""
+Offload = Literal["openmp", "openacc", "thrust", "kokkos"]
+"""What runs in a memory of its own: regions of directives, algorithms of Thrust (``thrust_system.h``), or kernels of
+Kokkos (``kokkos_device.h``)."""
 
 RUNTIME_SOURCE: Final = files(__package__).joinpath("offload_runtime.c").read_text()
 """The program's side, read before the jail closes."""

@@ -21,8 +21,9 @@ from typing import Any, Final
 
 from kernelforge.sandbox.channel import Channel, Frame
 from kernelforge.sandbox.shared_memory import Blob
-from kernelforge.translation import thrust
+from kernelforge.translation import kokkos, thrust
 from kernelforge.translation.host_runtime import HostRuntime
+from kernelforge.translation.kokkos import KokkosRuntime
 from kernelforge.translation.offload import RUNTIME_SOURCE, Offload, OffloadRuntime
 from kernelforge.translation.pages import PROT_READ, GuardedArray, protect
 from kernelforge.translation.replies import failure
@@ -31,6 +32,7 @@ _FLAGS: Final = ("-O2", "-fopenmp", "-fPIC", "-shared", "-fno-diagnostics-show-c
 """Of every compiler. OpenMP's directives count; arithmetic follows the standards."""
 _OFFLOAD_FLAGS: Final[dict[Offload | None, tuple[str, ...]]] = {
     None: (), "openmp": (), "openacc": ("-fno-openmp", "-fopenacc"), "thrust": thrust.FLAGS,
+    "kokkos": kokkos.FLAGS,
 }  # fmt: skip
 """Further ones by the directives that run in a memory of their own."""
 _RUNTIME_FLAGS: Final = ("-std=gnu11", "-O2", "-fPIC", "-fno-builtin", "-c")
@@ -49,6 +51,7 @@ LIBRARY: Final = "./candidate.so"
 
 _THRUST_HEADERS: Final = thrust.header_folder()
 """Of CCCL, found before the jail closes."""
+_KOKKOS_HEADERS: Final = kokkos.header_folder()
 
 _MOST_LOG = 8000
 _PAGE = mmap.PAGESIZE
@@ -97,6 +100,7 @@ class _Server:
         self._placed: Sequence[Blob] = ()  # keeps the memory of the outputs mapped
         self._outputs: list[ctypes.c_void_p] = []
         self._offload: OffloadRuntime | None = None
+        self._kokkos: KokkosRuntime | None = None
 
     def answer(self, frame: Frame) -> _Reply:
         request = frame.data
@@ -111,7 +115,10 @@ class _Server:
                     self._function = getattr(library, request["name"])
                     self._function.restype = None
                     self._runtime = HostRuntime(library, self._channel) if language == "cuda" else None
-                    self._offload = OffloadRuntime(library, self._channel, offload) if offload is not None else None
+                    if offload == "kokkos":
+                        self._kokkos = KokkosRuntime(library, self._channel)
+                    elif offload is not None:
+                        self._offload = OffloadRuntime(library, self._channel, offload)
                     return {"ok": True}, ()
                 case "library":
                     return {"ok": True}, [Path(LIBRARY).read_bytes()]
@@ -146,6 +153,8 @@ class _Server:
             values.append(ctypes.c_void_p(array.address))
         if self._runtime is not None:
             self._runtime.renew(int(request["poison"]))
+        if self._kokkos is not None:
+            self._kokkos.renew(int(request["poison"]))
         if self._offload is not None:
             of_host = [array for _, array in arrays]
             self._offload.renew(of_host, int(request["poison"]), at_end=bool(request["at_end"]))
@@ -205,18 +214,25 @@ def _load(source: str, declaration: str, name: str, language: str, offload: Offl
         entry = file
     else:
         Path(entry).write_text(f'{linkage}{declaration};\n#include "{file}"\n')
-    objects = []
-    if offload is not None:
+    objects: list[str] = []
+    further: list[str] = []
+    libraries = ["-lm"]
+    if offload == "kokkos":
+        if _KOKKOS_HEADERS is None:
+            raise _Failure("missing", kokkos.MISSING)
+        kokkos.write_device(Path("."))
+        further = ["-I.", f"-isystem{_KOKKOS_HEADERS}"]
+        libraries.append(kokkos.LIBRARY)
+    elif offload is not None:
         Path("offload_runtime.c").write_text(RUNTIME_SOURCE)
         _compile(["cc", *_RUNTIME_FLAGS, "-o", "offload_runtime.o", "offload_runtime.c"])
         objects.append("offload_runtime.o")
-    further: list[str] = []
     if offload == "thrust":
         if _THRUST_HEADERS is None:
             raise _Failure("missing", thrust.MISSING)
         thrust.write_system(Path("."), _THRUST_HEADERS)
         further = ["-I.", f"-isystem{_THRUST_HEADERS}"]
-    _compile([*compiler_command(language, offload), *further, "-o", LIBRARY, entry, *objects, "-lm"])
+    _compile([*compiler_command(language, offload), *further, "-o", LIBRARY, entry, *objects, *libraries])
     return _opened(name)
 
 

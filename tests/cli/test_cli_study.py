@@ -101,7 +101,7 @@ def test_a_spent_budget_ends_the_calls_and_keeps_what_was_bought(cli: Cli, monke
     ("arguments", "words"),
     [
         (("--coder", "builtin"), "answers no bare prompt"),
-        (("--coder", "exchange:x", "--model", "kokkos"), "Kokkos cannot be asked for"),
+        (("--coder", "exchange:x", "--model", "sycl"), "SyCL cannot be asked for"),
         (("--coder", "exchange:x", "--kernel", "fft"), "no kernel 'fft'"),
         (("--coder", "unheard-of"), "there is no provider 'unheard-of'"),
         (("--coder", "exchange:x", "--output", "a.md"), "--output needs --format"),

@@ -48,7 +48,7 @@ PROSE = suggestion("no code")
         ([RIGHT, WRONG], 0.25),
         ([RIGHT, SECOND, OTHER, WRONG], 0.25),
         ([RIGHT, suggestion("wrong", "openmp")], 0.25),
-        ([RIGHT, suggestion("not judged", "kokkos")], 0.25),
+        ([RIGHT, suggestion("not judged", "sycl")], 0.25),
         ([RIGHT, OTHER], 0.5),
         ([RIGHT, SECOND, OTHER, PROSE], 0.5),
         ([RIGHT, SECOND], 0.75),

@@ -86,8 +86,8 @@ def test_indentation_is_spacing_but_in_python() -> None:
 
 def test_only_models_that_are_judged_as_what_they_are_can_be_asked_for() -> None:
     assert ASKABLE == (
-        "cuda", "openmp", "openmp-offload", "openacc", "hip", "thrust", "fortran-openmp", "fortran-openmp-offload",
-        "fortran-openacc", "numpy", "numba", "cupy", "pycuda", "triton",
+        "cuda", "openmp", "openmp-offload", "openacc", "hip", "thrust", "kokkos", "fortran-openmp",
+        "fortran-openmp-offload", "fortran-openacc", "numpy", "numba", "cupy", "pycuda", "triton",
     )  # fmt: skip
     for name, model in MODELS.items():
         if name in ASKABLE:
