@@ -149,7 +149,7 @@ _RULES: Final = tuple(
             "fortran",
             r"^[ \t]*(?:pure\s+)?subroutine\s+\w+|^[ \t]*program\s+\w+\s*$|^[ \t]*end\s*(?:do|subroutine|program)\b",
         ),
-        ("kokkos", r"\bKokkos::"),
+        ("kokkos", r"\bKokkos::|\bKOKKOS_(?:CLASS_)?LAMBDA\b|\busing\s+namespace\s+Kokkos\b"),
         ("sycl", r"\bsycl::|<(?:CL/)?sycl"),
         ("opencl", r"\b__kernel\b|\bclCreate\w+"),
         ("hip", r"<hip/hip_runtime|\bhip(?:Malloc|Memcpy|Free|LaunchKernelGGL|DeviceSynchronize)\b"),

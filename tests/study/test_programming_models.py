@@ -30,6 +30,7 @@ def loop(directive: str = "") -> str:
         (loop("// #pragma omp parallel for\n"), "serial"),
         ('#include <omp.h>\nvoid f() { printf("#pragma acc"); }', "serial"),
         ("Kokkos::parallel_for(n, KOKKOS_LAMBDA(int i) { y(i) = 0; });", "kokkos"),
+        ("using namespace Kokkos;\nvoid f(View<double *> y) { parallel_for(1, g(y)); }", "kokkos"),
         ("sycl::queue q; q.submit([&](sycl::handler &h) {});", "sycl"),
         ("__kernel void f(__global float *x) { x[0] = 1; }", "opencl"),
         ("subroutine f(n, x)\nend subroutine", "fortran"),
