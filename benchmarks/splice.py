@@ -2,10 +2,13 @@
 
 Ten models: five architectures of `transformers` with small random configurations, left out where it is not installed,
 and five networks of suites `level3` and `llm` at their small sizes. Each is captured; the group with the largest share
-that the Coder solves in one round becomes a package, which is built and installed into a fresh environment and put into
-the model from there. Prints a row for each model; exits with 1 where the outputs of one are not equal.
+that the Coder solves is improved for `--rounds` and becomes a package. It is built as a wheel, which pip installs, and
+put into the model from there. Prints a row for each model; exits with 1 where the outputs of one are not equal.
 
-    python benchmarks/splice.py [MODEL ...] [--work FOLDER] [--top N]
+    python benchmarks/splice.py [MODEL ...] [--work FOLDER] [--top N] [--rounds N] [--python PYTHON]
+
+Packages are installed for PYTHON, of a fresh environment with KernelForge and the model's own packages, where the model
+is checked too; without it into an empty environment, and the model is checked by this Python.
 
 A model is a name of the table, such as `llama` or `level3/mlp`. `--work` keeps what was made, and goes on from there.
 """
@@ -19,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import venv
+import zipfile
 from pathlib import Path
 from typing import Any, Final
 
@@ -96,17 +100,15 @@ def model_text(name: str) -> str:
     return size_source(load_task(name), "small") + _OF_TASK
 
 
-def command(*words: str | Path, folder: Path) -> str:
+def command(*words: str | Path, folder: Path, python: str | Path = sys.executable) -> str:
     """Output of a command of this package."""
-    done = subprocess.run(
-        [sys.executable, "-m", "kernelforge", *map(str, words)], cwd=folder, capture_output=True, text=True
-    )
+    done = subprocess.run([python, "-m", "kernelforge", *map(str, words)], cwd=folder, capture_output=True, text=True)
     if done.returncode not in (0, 1):
         raise _Skipped(f"{words[0]} ended with {done.returncode}: {done.stderr.strip().splitlines()[-1:]}")
     return done.stdout
 
 
-def packaged(folder: Path, top: int) -> Path:
+def packaged(folder: Path, top: int, rounds: int) -> Path:
     """A package of the group with the largest share that the built-in Coder solves."""
     suite, package = folder / "suite", folder / "package"
     if not suite.exists():
@@ -119,7 +121,7 @@ def packaged(folder: Path, top: int) -> Path:
     capture = Capture.model_validate_json((suite / CAPTURE).read_text())
     for task in [group.task for group in capture.groups if group.task][:top]:
         if not package.exists():
-            run = ("run", "--suite", suite, "--task", task, "--rounds", "1", "--coder", "builtin", "--no-tune")
+            run = ("run", "--suite", suite, "--task", task, "--rounds", str(rounds), "--coder", "builtin", "--no-tune")
             command(*run, "--results", "results", folder=folder)
             command("package", f"latest/{task}", "--output", package, "--results", "results", folder=folder)
     if not package.exists():
@@ -127,27 +129,38 @@ def packaged(folder: Path, top: int) -> Path:
     return package
 
 
-def installed(package: Path, folder: Path) -> Path:
-    """The folder of a package's module in a fresh environment, where its wheel is installed."""
+def installed(package: Path, folder: Path, python: Path | None) -> Path:
+    """The folder of a package's module where pip has installed its wheel: for a Python, or in an empty environment."""
     wheels, environment = folder / "wheels", folder / "environment"
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
     subprocess.run([*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", wheels, package], check=True)
-    venv.create(environment, clear=True)
     (wheel,) = wheels.glob("*.whl")
-    python = environment / "bin" / "python"
-    subprocess.run([*pip, "--python", python, "install", "--no-deps", "--no-index", wheel], check=True)
-    (manifest,) = environment.glob(f"lib/*/site-packages/*/{MANIFEST}")
+    if python is None:
+        venv.create(environment, clear=True)
+        subprocess.run(
+            [*pip, "--python", environment / "bin" / "python", "install", "--no-deps", "--no-index", wheel], check=True
+        )
+    else:
+        environment = python.parent.parent
+        # With its dependencies, which have to be there already. A package of the same name may be of another model.
+        subprocess.run([*pip, "--python", python, "install", "--force-reinstall", "--no-deps", wheel], check=True)
+        subprocess.run([*pip, "--python", python, "check"], check=True)
+    module = next(name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(f"/{MANIFEST}"))
+    (manifest,) = environment.glob(f"lib/*/site-packages/{module}")
+    if python is not None:
+        subprocess.run([python, "-c", f"import {manifest.parent.name}"], cwd=folder, check=True)
     return manifest.parent
 
 
-def spliced(name: str, folder: Path, top: int) -> Splice:
+def spliced(name: str, folder: Path, top: int, rounds: int, python: Path | None) -> Splice:
     """All steps for one model."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "model.py").write_text(model_text(name))
-    module = installed(packaged(folder, top), folder)
+    module = installed(packaged(folder, top, rounds), folder, python)
     text = command(
-        "splice", "model.py:make_model", "--inputs", "make_inputs", "--package", module, "--json", folder=folder
-    )
+        "splice", "model.py:make_model", "--inputs", "make_inputs", "--package", module, "--json",
+        folder=folder, python=python or sys.executable,
+    )  # fmt: skip
     if not text:
         raise _Skipped("splice gave no answer")
     answer: dict[str, Any] = json.loads(text)
@@ -180,7 +193,10 @@ def main() -> int:
     parser.add_argument("models", nargs="*", default=[*ARCHITECTURES, *NETWORKS])
     parser.add_argument("--work", type=Path, help="folder that keeps suites, results and packages")
     parser.add_argument("--top", type=int, default=3, help="groups that are tried, the largest share first")
+    parser.add_argument("--rounds", type=int, default=5, help="most attempts at a group, the first design included")
+    parser.add_argument("--python", type=Path, help="of a fresh environment that has KernelForge")
     options = parser.parse_args()
+    python = options.python and options.python.absolute()
     print("| model | group, calls | kernel | share | model, eager | model, CUDA graph | outputs, error |", flush=True)
     print("|---|---|---|---|---|---|---|", flush=True)
     equal = True
@@ -188,7 +204,7 @@ def main() -> int:
         work = (options.work or Path(temporary)).resolve()
         for name in options.models:
             try:
-                splice = spliced(name, work / name.replace("/", "-"), options.top)
+                splice = spliced(name, work / name.replace("/", "-"), options.top, options.rounds, python)
             except _Skipped as reason:
                 print(f"left out: {name}: {reason}", file=sys.stderr, flush=True)
                 continue
