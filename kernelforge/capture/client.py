@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -143,10 +144,17 @@ def model_child(role: str, *, allow_unconfined: bool, timeout_s: float) -> Itera
         allow_unconfined: Run it without a jail where none works.
         timeout_s: Longest wait for the child.
     """
+    with _model_children(role, allow_unconfined=allow_unconfined, timeout_s=timeout_s) as spawn, spawn() as child:
+        yield child
+
+
+@contextmanager
+def _model_children(role: str, *, allow_unconfined: bool, timeout_s: float) -> Iterator[Callable[[], Child]]:
+    """A function that starts such a child, each in a new process; the arguments are those of :func:`model_child`."""
     policy = replace(role_policy("oracle"), module=role)
     limits = Limits(wall_s=timeout_s, cpu_s=2 * timeout_s, memory_bytes=MEMORY_BYTES)
-    with Zygote("oracle", allow_unconfined=allow_unconfined, policy=policy) as zygote, zygote.spawn(limits) as child:
-        yield child
+    with Zygote("oracle", allow_unconfined=allow_unconfined, policy=policy) as zygote:
+        yield lambda: zygote.spawn(limits)
 
 
 def source_request(model: Source, inputs: Source, module: str) -> dict[str, Any]:
@@ -164,22 +172,45 @@ def capture_graph(
     model: Source, inputs: Source, module: str, *, allow_unconfined: bool, timeout_s: float
 ) -> CapturedGraph:
     """The graph of a model, or of a part of it; arguments and errors are those of :func:`capture_model`."""
+    until = time.monotonic() + timeout_s
     try:
-        with model_child(_MODULE, allow_unconfined=allow_unconfined, timeout_s=timeout_s) as child:
-            reply = child.call(source_request(model, inputs, module), timeout_s=timeout_s).data
+        with _model_children(_MODULE, allow_unconfined=allow_unconfined, timeout_s=timeout_s) as spawn:
+            reply = graph_reply(spawn, source_request(model, inputs, module), until)
     except ChildTimeout:
         raise TaskError(
             f"the model is not captured after {timeout_s:g} s; give --timeout more seconds, or capture a part by "
             "--module"
         ) from None
-    except ChildDied as error:
-        raise TaskError(
-            f"the model's process ended while it was captured ({first_line(error)}); if it takes too much memory, make "
-            "the model smaller, or capture a part by --module"
-        ) from error
     if "error" in reply:
         raise TaskError(f"{model.path}: {first_line(reply['error'])}")
     return read_graph(reply)
+
+
+def graph_reply(spawn: Callable[[], Child], request: Mapping[str, Any], until: float) -> dict[str, Any]:
+    """The reply of a child that captures a model on shapes alone, or of a second one that constructs it for real.
+
+    Args:
+        spawn: Gives a child, which has executed no file yet.
+        request: That of :func:`source_request`.
+        until: When the reply has to be there, by ``time.monotonic``.
+
+    Raises:
+        TaskError: A child ended.
+        ChildTimeout: There is no reply in time.
+    """
+    real, why = False, ""
+    while True:
+        try:
+            with spawn() as child:
+                reply = child.call({**request, "real": real}, timeout_s=max(0.0, until - time.monotonic())).data
+        except ChildDied as error:
+            raise TaskError(
+                f"the model's process ended while it was captured ({first_line(error)}); if it takes too much memory, "
+                f"make the model smaller, or capture a part by --module{why}"
+            ) from error
+        if real or not reply.get("needs_values"):
+            return reply
+        real, why = True, f"; it was constructed for real because on shapes alone {first_line(reply.get('error'))}"
 
 
 def first_line(error: object) -> str:

@@ -3,7 +3,8 @@
 ``torch.export`` (not strict) makes the graph: operators keep their names and schemas, shapes and weights are named, and
 control flow on shapes and attributes is followed. ``torch.fx``'s symbolic trace is no second way: it follows less
 control flow than that, and its nodes are calls of modules, without a schema. The constructor and the graph run on fake
-tensors, so that a model of any size takes no memory; where either looks at values, the model is constructed for real.
+tensors, so that a model of any size takes no memory; where either looks at values, the parent asks another child to
+construct the model for real: a file that registers operators can be executed once in a process.
 """
 
 from __future__ import annotations
@@ -58,10 +59,11 @@ def serve(channel: Channel) -> None:
     """Answer requests until the parent closes the channel."""
     for frame in channel.requests():
         data = frame.data
+        files = (data["source"], data["model"], data["inputs_source"], data["inputs"])
         try:
-            reply = capture(data["source"], data["model"], data["inputs_source"], data["inputs"], data["module"])
+            reply = capture(*files, data["module"], real=data["real"])
         except TaskError as error:
-            reply = {"error": str(error)}
+            reply = {"error": str(error), "needs_values": not data["real"] and looks_at_values(error)}
         channel.send(reply)
 
 
@@ -73,7 +75,9 @@ class Made(NamedTuple):
     keywords: dict[str, Any]
 
 
-def capture(source: str, model: str, inputs_source: str, inputs: str, module: str) -> dict[str, Any]:
+def capture(
+    source: str, model: str, inputs_source: str, inputs: str, module: str, *, real: bool = False
+) -> dict[str, Any]:
     """Nodes and operators of a model as JSON.
 
     Args:
@@ -82,25 +86,16 @@ def capture(source: str, model: str, inputs_source: str, inputs: str, module: st
         inputs_source: Text of the file with the function that makes its inputs.
         inputs: Name of that function.
         module: Dotted name of the part to capture; empty for all of it.
+        real: Construct the model on real tensors, in place of fake ones.
 
     Raises:
         TaskError: A function fails, or the model has no graph; the message says what to do.
     """
     logging.getLogger("torch").setLevel(logging.ERROR)
-
-    def made_and_exported() -> tuple[Made, torch.export.ExportedProgram]:
+    with contextlib.nullcontext() if real else FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
         made = made_of(source, model, inputs_source, inputs, module)
         _store_attributes(made.model)
-        return made, exported(made)
-
-    try:
-        with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
-            made, program = made_and_exported()
-    except TaskError as on_shapes:
-        if not _looks_at_values(on_shapes):
-            raise
-        with torch.no_grad():
-            made, program = made_and_exported()
+        program = exported(made)
     return captured(program) | {"training": made.model.training}
 
 
@@ -122,7 +117,7 @@ def made_of(source: str, model: str, inputs_source: str, inputs: str, module: st
     return _made(namespace, model, others, inputs, module)
 
 
-def _looks_at_values(error: TaskError) -> bool:
+def looks_at_values(error: TaskError) -> bool:
     """Whether real tensors may do what fake ones could not."""
     cause: BaseException | None = error
     while cause is not None:

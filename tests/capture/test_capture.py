@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from kernelforge.capture.client import equal_groups
+from kernelforge.capture.client import equal_groups, graph_reply, read_graph
 from kernelforge.capture.records import CapturedGraph
-from kernelforge.capture.worker import capture
-from kernelforge.errors import TaskError
+from kernelforge.capture.worker import capture, looks_at_values
+from kernelforge.errors import ChildDied, TaskError
 from kernelforge.hardware.specs import spec_by_key
 from kernelforge.prediction import predict_baseline
-from tests.capture.conftest import PRELUDE
+from kernelforge.sandbox.channel import Frame
+from tests.capture.conftest import PRELUDE, model_text
 
 LAYERS = "self.layers = nn.ModuleList(nn.Sequential(nn.LayerNorm(32), nn.Linear(32, 32), nn.GELU()) for _ in range(3))"
 FORWARD = "for layer in self.layers:\n    x = layer(x)\nreturn x"
@@ -51,10 +55,46 @@ def test_a_part_is_captured_where_the_rest_has_no_graph(graph_of: Callable[..., 
         graph_of(body, "torch.randn(4, 32)", init, module="nothing")
 
 
-def test_a_model_that_is_converted_is_made_for_real(graph_of: Callable[..., CapturedGraph]) -> None:
-    graph = graph_of("return self.up(x.half())", "torch.randn(2, 8)", "self.up = nn.Linear(8, 8).half()")
-    weights = [node.spec for node in graph.nodes if node.kind == "weight"]
+CONVERTED = model_text("return self.up(x.half())", "torch.randn(2, 8)", "self.up = nn.Linear(8, 8).half()")
+
+
+def test_a_model_that_is_converted_is_made_for_real() -> None:
+    files = (CONVERTED, "make_model", CONVERTED, "make_inputs", "")
+    with pytest.raises(TaskError) as raised:
+        capture(*files)
+    assert looks_at_values(raised.value)
+    weights = [node.spec for node in read_graph(capture(*files, real=True)).nodes if node.kind == "weight"]
     assert [spec and spec.dtype.value for spec in weights] == ["float16", "float16"]
+
+
+class Children:
+    """Children that answer one request each."""
+
+    def __init__(self, *answers: Frame | Exception) -> None:
+        self.answers = list(answers)
+        self.asked: list[tuple[bool, bool]] = []
+
+    def __call__(self) -> Any:
+        return contextlib.nullcontext(self)
+
+    def call(self, request: dict[str, Any], *, timeout_s: float) -> Frame:
+        self.asked.append((request["real"], timeout_s > 0))
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def test_a_file_is_executed_once_in_each_process() -> None:
+    """A file that registers an operator fails the second time it is executed."""
+    until = time.monotonic() + 60
+    needs = Frame({"error": "no fake implementation", "needs_values": True})
+    children = Children(needs, Frame({"nodes": []}))
+    assert graph_reply(children, {}, until) == {"nodes": []}
+    assert children.asked == [(False, True), (True, True)]
+    assert graph_reply(Children(Frame({"error": "no disk", "needs_values": False})), {}, until)["error"] == "no disk"
+    with pytest.raises(TaskError, match=r"process ended.*for real because on shapes alone no fake implementation"):
+        graph_reply(Children(needs, ChildDied("out of memory")), {}, until)
 
 
 BAD = {
@@ -73,7 +113,7 @@ BAD = {
     "an operator without a schema": (
         "import torch\nfrom torch import nn\n"
         "library = torch.library.Library('capture_test', 'FRAGMENT')\n"
-        "if not hasattr(torch.ops.capture_test, 'twice'):\n    library.define('twice(Tensor x) -> Tensor')\n"
+        "library.define('twice(Tensor x) -> Tensor')\n"
         "class Net(nn.Module):\n    def forward(self, x):\n        return torch.ops.capture_test.twice(x)\n"
         "def make_model():\n    return Net()\ndef make_inputs():\n    return [torch.randn(2)]\n",
         "an operator of the model has no schema, or no result for shapes alone",

@@ -17,7 +17,9 @@ FORWARD = "for layer in self.layers:\n    x = layer(x)\nreturn x"
 
 
 def test_the_command_shows_groups_and_keeps_the_digests_of_the_files(cli, tmp_path: Path) -> None:
-    text = model_text(FORWARD, "torch.randn(4, 16, 32)", LAYERS)
+    """The model is constructed for real, in a second process: its file registers an operator, which works once."""
+    text = model_text(FORWARD, "torch.randn(4, 16, 32).half()", f"{LAYERS}\nself.half()")
+    text += "library = torch.library.Library('capture_cli', 'FRAGMENT')\nlibrary.define('twice(Tensor x) -> Tensor')\n"
     path = tmp_path / "net.py"
     path.write_text(text)
     done = cli("capture", f"{path}:make_model", "--inputs", "make_inputs", "--json")
