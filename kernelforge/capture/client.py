@@ -24,8 +24,8 @@ from kernelforge.capture.records import (
 )
 from kernelforge.errors import ChildDied, ChildTimeout, SandboxError, TaskError, UsageError
 from kernelforge.hardware.specs import DeviceSpec
-from kernelforge.prediction import predict_baseline
-from kernelforge.profiling.floor import attainable_us
+from kernelforge.prediction import kernel_us, near_bytes, predict_baseline
+from kernelforge.profiling.floor import work_us
 from kernelforge.records import SizeFacts, content_hash, first_fault
 from kernelforge.sandbox import Child, Zygote
 from kernelforge.sandbox.policy import Limits, role_policy
@@ -231,10 +231,11 @@ def read_graph(reply: Mapping[str, Any]) -> CapturedGraph:
 def equal_groups(graph: CapturedGraph, times: Sequence[float], spec: DeviceSpec) -> list[CapturedGroup]:
     """The groups of a graph, equal ones together, without their names and shares."""
     nodes = {node.name: node for node in graph.nodes}
+    near = near_bytes(graph.trace, spec)
     by_digest: dict[str, list[Group]] = {}
     for group in groups_of(graph):
         by_digest.setdefault(group_digest(group, nodes), []).append(group)
-    return [_captured(digest, equal, graph, nodes, times, spec) for digest, equal in by_digest.items()]
+    return [_captured(digest, equal, graph, nodes, times, near, spec) for digest, equal in by_digest.items()]
 
 
 def group_digest(group: Group, nodes: Mapping[str, CapturedNode]) -> str:
@@ -276,6 +277,7 @@ def _captured(
     graph: CapturedGraph,
     nodes: Mapping[str, CapturedNode],
     times: Sequence[float],
+    near: Sequence[Sequence[float]],
     spec: DeviceSpec,
 ) -> CapturedGroup:
     group = equal[0]
@@ -287,6 +289,7 @@ def _captured(
     specs = [each for each in (*inputs, *(node.spec for node in weights), *outputs) if each is not None]
     moved = sum(each.nbytes for each in specs) - _not_read(group, nodes)
     flops = sum(operator.flops for operator in operators)
+    kept_bytes = sum(_kept_bytes(each, graph, nodes, near) for each in equal) / len(equal)
     facts = SizeFacts(
         size="full",
         inputs=tuple(each for each in inputs if each is not None),
@@ -314,9 +317,22 @@ def _captured(
         flops=flops,
         time_us=sum(times[at] for each in equal for name in each.nodes for at in nodes[name].operators) / len(equal),
         share=0.0,
-        floor_us=attainable_us(spec, facts),
+        floor_us=work_us(spec, facts, l2_bytes=min(moved, kept_bytes)) + kernel_us(),
         no_task=_no_task(group, nodes, [operator.name for operator in operators]),
     )
+
+
+def _kept_bytes(
+    group: Group, graph: CapturedGraph, nodes: Mapping[str, CapturedNode], near: Sequence[Sequence[float]]
+) -> float:
+    """Bytes of other groups' results that the L2 still holds when a group reads them."""
+    own = {position for name in group.nodes for position in nodes[name].operators}
+    sizes: dict[int, float] = {}
+    for position in own:
+        for operand, nbytes in zip(graph.trace.operators[position].reads, near[position], strict=True):
+            if operand.producer not in own:
+                sizes[operand.storage] = max(nbytes, sizes.get(operand.storage, 0.0))
+    return sum(sizes.values())
 
 
 def _not_read(group: Group, nodes: Mapping[str, CapturedNode]) -> int:

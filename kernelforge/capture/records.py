@@ -139,11 +139,13 @@ class CapturedGroup(Record):
     flops: int = Field(ge=0)
     """Of one call."""
     time_us: float = Field(ge=0)
-    """Of the kernels of one call in eager PyTorch, the mean over its calls; see :attr:`Capture.time_origin`."""
+    """Of the kernels of one call in eager PyTorch on the GPU, without what the host's launches add; the mean over its
+    calls. See :attr:`Capture.time_origin`."""
     share: float = Field(ge=0, le=1)
     """Of the time of the model's kernels, all calls together."""
     floor_us: float = Field(gt=0)
-    """What one call takes at least on the GPU: its bytes, its operations and a launch."""
+    """What one kernel for a call takes at least, as :attr:`time_us` without launches: its bytes and its operations,
+    and what predicted times add for any kernel."""
     no_task: str = ""
     """Why no task can be made of it; empty where one can."""
     task: str = ""

@@ -182,19 +182,36 @@ def operator_times(operators: Sequence[Operator], setting: Setting) -> list[Oper
 
 def traffic(operators: Sequence[Operator], setting: Setting) -> list[Traffic]:
     """Bytes of each operator; what was written shortly before is read from the L2, as far as it fits."""
+    moved = []
+    for operator, operands in zip(operators, _near_bytes(operators, setting), strict=True):
+        near = sum(operands)
+        moved.append(Traffic(operator.read_bytes - near, near, float(operator.write_bytes)))
+    return moved
+
+
+def _near_bytes(operators: Sequence[Operator], setting: Setting) -> list[list[float]]:
     room = setting.parameters["l2_share"] * setting.spec.l2_bytes
     before = [0]
     for operator in operators:
         before.append(before[-1] + operator.read_bytes + operator.write_bytes)
-    moved = []
+    near = []
     for position, operator in enumerate(operators):
-        near = 0.0
-        for operand in operator.reads:
+        near.append([0.0] * len(operator.reads))
+        for at, operand in enumerate(operator.reads):
             if operand.producer is not None:
                 since = before[position] - before[operand.producer + 1]
-                near += max(0.0, min(float(operand.bytes), room - since))
-        moved.append(Traffic(operator.read_bytes - near, near, float(operator.write_bytes)))
-    return moved
+                near[position][at] = max(0.0, min(float(operand.bytes), room - since))
+    return near
+
+
+def near_bytes(trace: OperatorTrace, spec: DeviceSpec) -> list[list[float]]:
+    """Bytes of each operand of each operator that the L2 still holds, as predicted times have it."""
+    return _near_bytes(trace.operators, Setting(spec, fitted().parameters, tf32=False))
+
+
+def kernel_us() -> float:
+    """Microseconds that predicted times add to the work of any kernel of PyTorch; launches are not in them."""
+    return fitted().parameters["kernel_us"]
 
 
 _FUSED: frozenset[OperatorKind] = frozenset({

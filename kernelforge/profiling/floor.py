@@ -51,6 +51,18 @@ def attainable_us(spec: DeviceSpec, size: SizeFacts) -> float:
     """Least time that a kernel can be expected to take: one launch, and the longest of the compulsory bytes at the
     bandwidth that the memory sustains, those of host memory in complete lines over the link, and the reference's
     operations."""
-    memory = size.compulsory_bytes / spec.dram_sustained_gbps * 1e-3
+    return work_us(spec, size) + spec.launch_overhead_us
+
+
+def work_us(spec: DeviceSpec, size: SizeFacts, *, l2_bytes: float = 0.0) -> float:
+    """The same without the launch.
+
+    Args:
+        spec: The GPU.
+        size: The work.
+        l2_bytes: Part of the compulsory bytes that the L2 holds when the kernel starts.
+    """
+    dram = (size.compulsory_bytes - l2_bytes) / spec.dram_sustained_gbps * 1e-3
+    l2 = size.compulsory_bytes / spec.l2_bandwidth_gbps * 1e-3
     host = host_link_us(spec, size.host_bytes, size.host_bytes / HOST_LINE_BYTES)
-    return max(memory, host, arithmetic_floor(spec, size).time_us) + spec.launch_overhead_us
+    return max(dram, l2, host, arithmetic_floor(spec, size).time_us)

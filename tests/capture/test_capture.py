@@ -14,7 +14,7 @@ from kernelforge.capture.records import CapturedGraph
 from kernelforge.capture.worker import capture, looks_at_values
 from kernelforge.errors import ChildDied, TaskError
 from kernelforge.hardware.specs import spec_by_key
-from kernelforge.prediction import predict_baseline
+from kernelforge.prediction import kernel_us, predict_baseline
 from kernelforge.sandbox.channel import Frame
 from tests.capture.conftest import PRELUDE, model_text
 
@@ -34,6 +34,21 @@ def test_a_repeated_layer_is_one_group_with_its_calls(graph_of: Callable[..., Ca
     assert product.bytes == 4 * (2 * 4 * 16 * 32 + 32 * 32 + 32)
     total = sum(group.time_us * len(group.calls) for group in (product, norm))
     assert total == pytest.approx(sum(part.time_us for part in eager.per_operator))
+
+
+def test_a_floor_is_a_time_of_the_same_kind_as_that_of_the_kernels(graph_of: Callable[..., CapturedGraph]) -> None:
+    """Neither has a launch, and both read from the L2 what the product has just written."""
+    graph = graph_of("return torch.softmax(self.up(x), -1)", "torch.randn(4, 96, 64)", "self.up = nn.Linear(64, 64)")
+    spec = spec_by_key("h100")
+    times = [part.time_us for part in predict_baseline(graph.trace, spec).per_operator]
+    groups = {group.kind: group for group in equal_groups(graph, times, spec)}
+    product, softmax = groups["matmul"], groups["reduction"]
+    assert kernel_us() < softmax.floor_us < softmax.time_us < spec.launch_overhead_us
+    written = 4 * 4 * 96 * 64
+    from_dram = kernel_us() + softmax.bytes / spec.dram_sustained_gbps * 1e-3
+    assert softmax.floor_us == pytest.approx(from_dram - written / spec.dram_sustained_gbps * 1e-3)
+    assert product.floor_us == pytest.approx(kernel_us() + product.bytes / spec.dram_sustained_gbps * 1e-3)
+    assert product.headroom == pytest.approx(product.time_us / product.floor_us)
 
 
 def test_a_large_model_takes_no_memory(graph_of: Callable[..., CapturedGraph]) -> None:
