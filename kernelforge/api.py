@@ -100,8 +100,8 @@ def optimize(
         device: where candidates run, such as ``cuda:0`` or ``emulated:h100``. None selects the first GPU that starts,
             else an emulated device; a warning is logged for each GPU that is passed over.
         start: kernel to begin with: the path of a file (a reply, CUDA C++ or Triton with its plan, or a ``ModelNew``
-            that can be converted), a candidate, or ``RUN/TASK/NUMBER``, an attempt of ``results``. It is attempt 0,
-            and the first parent. None begins with nothing.
+            or host function of an extension that can be converted), a candidate, or ``RUN/TASK/NUMBER``, an attempt of
+            ``results``. It is attempt 0, and the first parent. None begins with nothing.
         search: the strategy and its options; None for strategy ``refine``.
         agents: Coder, Judge and Tester; None for the built-in ones, which need no model.
         evaluation: how attempts are measured and scored; None for the defaults.

@@ -126,7 +126,7 @@ def run(
         typer.Option(
             "--from",
             metavar="[TASK=]FILE",
-            help="Begin with this kernel: a reply, .cu with a plan, Triton, ModelNew, or an attempt; repeat for more.",
+            help="Begin with this kernel: a reply, .cu, Triton, ModelNew, or an attempt; repeat for more.",
         ),
     ] = None,
     device: DeviceOption = None,

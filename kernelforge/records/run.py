@@ -120,11 +120,11 @@ class StartOrigin(Record):
     digest: str
     """SHA-256 of the file, or of the text that was given; of an attempt, the hash of its candidate."""
     converted: bool = False
-    """Whether device code and plan were made of a class ``ModelNew``."""
+    """Whether the plan was made of a class ``ModelNew``, or of the host function of an extension."""
 
     def __str__(self) -> str:
         name = f"attempt {self.attempt}" if self.attempt else self.file or "a text"
-        return f"{name} ({self.digest[:16]}{', converted from ModelNew' if self.converted else ''})"
+        return f"{name} ({self.digest[:16]}{', its host code converted' if self.converted else ''})"
 
 
 class Start(Record):
@@ -133,7 +133,7 @@ class Start(Record):
     task: str
     origin: StartOrigin
     candidate: Candidate
-    """For a converted one, with the names that its class has for weights."""
+    """For a converted one, with the names that the text has for weights."""
     model_new: str = ""
     """Text that was converted: the plan takes the task's names of weights when the task is worked on."""
 
@@ -142,7 +142,7 @@ class Start(Record):
         if self.candidate.lane != "plan":
             raise ValueError("a search starts from device code and a launch plan, not from a class ModelNew")
         if bool(self.model_new) != self.origin.converted:
-            raise ValueError("only a converted start keeps the text of its class")
+            raise ValueError("only a converted start keeps the text that it was converted from")
         return self
 
 

@@ -1,8 +1,8 @@
 """Kernels that a search is started from: read from a file, a text, or an attempt of another run.
 
-A file is a reply with two fenced blocks, CUDA C++ or Triton with a launch plan, or a class ``ModelNew`` that can be
-converted. What can be read as device code and a plan is a start, right or wrong: the run evaluates it, and a wrong one
-is shown to the Coder with its verdict.
+A file is a reply with two fenced blocks, CUDA C++ or Triton with a launch plan, CUDA C++ with the host function of a
+``load_inline`` extension, or a class ``ModelNew``; the last two are converted. What can be read as device code and a
+plan is a start, right or wrong: the run evaluates it, and a wrong one is shown to the Coder with its verdict.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from kernelforge.candidate import parse_reply
 from kernelforge.candidate.reply import model_new_in
 from kernelforge.errors import CandidateError, StoreError, UsageError
 from kernelforge.modelnew.convert import convert
+from kernelforge.modelnew.convert.host_launcher import launcher_class, with_weights_after_inputs
 from kernelforge.records import Candidate, SizeFacts, Start, StartOrigin, Task, first_fault
 from kernelforge.records.task import language_of
 from kernelforge.store import DATABASE_NAME, Store
@@ -30,13 +31,17 @@ from kernelforge.store.references import resolve, the_attempt
 from kernelforge.utils.text_files import read_text
 
 MAX_FILE_BYTES = 1 << 20
-KINDS = "a reply with two fenced blocks, CUDA C++ or Triton with a launch plan, or a Python file with a class ModelNew"
+KINDS = (
+    "a reply with two fenced blocks, CUDA C++ or Triton with a launch plan, CUDA C++ with the host function of a "
+    "load_inline extension, or a Python file with a class ModelNew"
+)
 """What a start may be, in words."""
 
 _NAMED = 8
 """Most tasks named in an error."""
 _FORWARD = re.compile(r"^[ \t]*def[ \t]+forward\b", re.MULTILINE)
 _PLAN_COMMENT = re.compile(r"/\*(?:[ \t]*plan\b:?)?([^*]*+(?:\*(?!/)[^*]*+)*)\*/")
+_MODEL_NEW = re.compile(r"^class[ \t]+ModelNew\b", re.MULTILINE)
 _TUNE = re.compile(r"#[ \t]*tune[ \t]*:")
 
 
@@ -44,7 +49,8 @@ class _Read(NamedTuple):
     """A start without its task and origin."""
 
     candidate: Candidate
-    model_new: str = ""
+    converted: str = ""
+    """Text that it was converted from."""
 
 
 def start_from_file(task: str, path: Path) -> Start:
@@ -65,8 +71,8 @@ def start_from_file(task: str, path: Path) -> Start:
     except CandidateError as error:
         raise UsageError(f"cannot start from {path}: {error}") from error
     digest = hashlib.sha256("\0".join([text, *([] if plan is None else [plan])]).encode()).hexdigest()
-    origin = StartOrigin(file=path.name, digest=digest, converted=bool(read.model_new))
-    return Start(task=task, origin=origin, candidate=read.candidate, model_new=read.model_new)
+    origin = StartOrigin(file=path.name, digest=digest, converted=bool(read.converted))
+    return Start(task=task, origin=origin, candidate=read.candidate, model_new=read.converted)
 
 
 def start_from_text(task: str, text: str) -> Start:
@@ -84,8 +90,8 @@ def start_from_text(task: str, text: str) -> Start:
         raise UsageError("cannot start from this text: it holds half of a surrogate pair") from None
     except CandidateError as error:
         raise UsageError(f"cannot start from this text: {error}") from error
-    origin = StartOrigin(digest=digest, converted=bool(read.model_new))
-    return Start(task=task, origin=origin, candidate=read.candidate, model_new=read.model_new)
+    origin = StartOrigin(digest=digest, converted=bool(read.converted))
+    return Start(task=task, origin=origin, candidate=read.candidate, model_new=read.converted)
 
 
 def start_from_candidate(task: str, candidate: Candidate) -> Start:
@@ -172,11 +178,19 @@ def read_starts(values: Sequence[str], tasks: Sequence[str], results: Path) -> t
 def fitted_start(start: Start, task: Task, facts: SizeFacts) -> Candidate:
     """The candidate of a start; a converted one with the names that the task's reference has for weights.
 
+    A host function takes the task's inputs, and where it has as many parameters more as the reference has weights (or
+    parameters, without buffers), these in their order.
+
     Args:
         facts: facts of one of the task's sizes.
     """
     if not start.model_new:
         return start.candidate
+    if not _MODEL_NEW.search(start.model_new):
+        plan, inputs = start.candidate.plan, len(facts.inputs)
+        for weights in (facts.weights, [weight for weight in facts.weights if weight.kind == "parameter"]):
+            plan = with_weights_after_inputs(plan, inputs, tuple(weight.name for weight in weights))
+        return start.candidate.model_copy(update={"plan": plan})
     conversion = replace(convert(start.model_new), candidate=start.candidate)
     return conversion.fitted(task.source, facts)
 
@@ -204,12 +218,15 @@ def _read(text: str, plan: str | None, plan_file: str = "") -> _Read:
     if language_of(text) == "triton":
         if plan is None:
             text, plan = _split_python(text, where)
-    elif re.search(r"^class[ \t]+ModelNew\b", text, re.MULTILINE):
+    elif _MODEL_NEW.search(text):
         return _converted(text)
     elif "__global__" not in text:
         raise CandidateError(f"it holds no kernel; a start is {KINDS}")
     elif plan is None:
-        text, plan = _split_comment(text, where)
+        split = _split_comment(text)
+        if split is None:
+            return _converted_launcher(text, where)
+        text, plan = split
     if not _FORWARD.search(plan):
         raise CandidateError("its launch plan has no 'def forward(...)'")
     try:
@@ -227,19 +244,35 @@ def _converted(text: str) -> _Read:
     return _Read(conversion.candidate, text)
 
 
-def _split_comment(text: str, where: str) -> tuple[str, str]:
-    """CUDA C++ without the block comment that is its launch plan, lines kept, and that plan.
+def _converted_launcher(text: str, where: str) -> _Read:
+    """Device code and plan of CUDA C++ with the host function of a ``load_inline`` extension.
 
     Raises:
-        CandidateError: no comment holds a plan.
+        CandidateError: there is no such function, or it cannot be converted.
     """
+    try:
+        name, model_new = launcher_class(text)
+    except CandidateError as error:
+        raise CandidateError(
+            f"it has no launch plan, and none can be made because {error}: write 'def forward(...)' into a block "
+            f"comment, /* ... */{where} (docs/launch-plan.md)"
+        ) from error
+    conversion = convert(model_new)
+    if conversion.candidate is None:
+        first, *others = conversion.problems
+        why = first.why if first.construct == "class ModelNew" else str(first)
+        more = f", and {len(others)} more" if others else ""
+        raise CandidateError(f"its host function {name} cannot be converted to a launch plan ({why}{more})")
+    return _Read(conversion.candidate, text)
+
+
+def _split_comment(text: str) -> tuple[str, str] | None:
+    """CUDA C++ without the block comment that is its launch plan, lines kept, and that plan; None if there is none."""
     for match in reversed(list(_PLAN_COMMENT.finditer(text))):
         if _FORWARD.search(match[1]):
             blank = "\n" * match[0].count("\n")
             return text[: match.start()] + blank + text[match.end() :], dedent(match[1]).strip("\n") + "\n"
-    raise CandidateError(
-        f"it has no launch plan: write 'def forward(...)' into a block comment, /* ... */{where} (docs/launch-plan.md)"
-    )
+    return None
 
 
 def _split_python(text: str, where: str) -> tuple[str, str]:

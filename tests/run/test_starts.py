@@ -42,6 +42,7 @@ HOST = """torch::Tensor run_swish(torch::Tensor x) {
     return out;
 }
 """
+EXTENSION = f"#include <torch/extension.h>\n{SLOW}\n{HOST}"
 MODEL_NEW = f'''import torch
 from torch.utils.cpp_extension import load_inline
 source = r"""
@@ -100,6 +101,7 @@ def attempts_in(folder: Path, run: Run) -> list[Attempt]:
         ("swish.cu", SLOW, "swish.py"),
         ("swish.cu", SLOW, "swish.plan.py"),
         ("swish.py", MODEL_NEW, None),
+        ("swish.cu", EXTENSION, None),
         ("reply.txt", f"Here it is.\n\n```python\n{MODEL_NEW}```\n", None),
     ],
 )
@@ -111,7 +113,7 @@ def test_each_kind_of_file_gives_the_same_kernel(name: str, text: str, plan_file
     assert start.task == "swish"
     assert (start.origin.file, start.origin.attempt) == (name, None)
     assert len(start.origin.digest) == 64
-    assert start.origin.converted == bool(start.model_new) == ("ModelNew" in text)
+    assert start.origin.converted == bool(start.model_new) == ("torch::Tensor" in text)
     assert start.candidate.source.strip().startswith(SLOW.strip()[:60])
     assert "def forward(x):" in start.candidate.plan
 
@@ -138,7 +140,23 @@ def test_a_triton_file_is_kernels_and_a_plan_with_its_choices() -> None:
     [
         ("", "it is empty"),
         ("int main() { return 0; }", "it holds no kernel; a start is a reply with two fenced blocks"),
-        (SLOW, "it has no launch plan: write 'def forward(...)' into a block comment"),
+        (
+            SLOW,
+            "it has no launch plan, and none can be made because it has no host function that takes and returns",
+        ),
+        (SLOW, "torch::Tensor: write 'def forward(...)' into a block comment"),
+        (
+            EXTENSION + HOST.replace("run_swish", "other"),
+            "several of its host functions take and return torch::Tensor (r",
+        ),
+        (
+            EXTENSION.replace("int n", "while (true);\nint n"),
+            "its host function run_swish cannot be converted to a launch plan (line 13: `while(true);",
+        ),
+        (
+            EXTENSION.replace("swish<<<", "// <<<"),
+            "to a launch plan (no kernel of the candidate: torch computes all of it",
+        ),
         (f"```cuda\n{SLOW}```\n", "no ```python block"),
         (TRITON.partition("def forward")[0], "it has no launch plan: write 'def forward(...)' below its kernels"),
         (TRITON + "class Model:\n    pass\n", "has a class"),
@@ -275,6 +293,7 @@ def test_an_attempt_of_another_run_is_a_start_and_a_transcript_revises_it(tmp_pa
     ("text", "verdict"),
     [
         (MODEL_NEW, Verdict.OK),
+        (EXTENSION, Verdict.OK),
         (reply(SLOW, PLAN.replace("forward(x)", "forward(x, y)")), Verdict.POLICY),
         (reply(SLOW, PLAN.replace("empty_like(x)", "nothing(x)")), Verdict.POLICY),
         pytest.param(
@@ -282,7 +301,7 @@ def test_an_attempt_of_another_run_is_a_start_and_a_transcript_revises_it(tmp_pa
             marks=pytest.mark.skipif(installed_triton() is None, reason="the extra triton is not installed"),
         ),
     ],
-    ids=["modelnew", "other arguments", "no plan", "triton"],
+    ids=["modelnew", "extension", "other arguments", "no plan", "triton"],
 )  # fmt: skip
 def test_a_start_is_evaluated_like_any_candidate(text: str, verdict: Verdict, tmp_path: Path) -> None:
     language = "any" if text == TRITON else "cuda"
