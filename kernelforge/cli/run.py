@@ -106,6 +106,11 @@ ABORTED = 130
 _DRAINING = "\nstopping: the attempts in flight are being finished; Ctrl-C again to abort them\n"
 _ABORTING = "\naborting: the attempts in flight are dropped; 'kernelforge resume' makes them again\n"
 
+_NOT_READ = (
+    "note: the built-in Coder writes its own kernels and does not read the start; "
+    "a model revises it: --coder openai:MODEL"
+)
+
 EvaluationsOption = Annotated[
     int | None, typer.Option("--evaluations", min=1, help="At most this many evaluations in the whole run.")
 ]
@@ -265,6 +270,8 @@ def run(
 
         make_config = partial(make_config, starts=read_starts(start, config.tasks, results))
         config = make_config(device=device)
+        if "builtin" in config.coder.split(","):
+            typer.echo(_NOT_READ, err=True)
     if device is None:
         usable = default_device(opens=not dry_run, measure=measuring, allow_unconfined=allow_unconfined)
         if usable != config.device:

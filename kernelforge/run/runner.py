@@ -128,6 +128,7 @@ def configure(
     if stop_after is not None and stop_after < 1:
         raise UsageError(f"--stop-after {stop_after}: give a task at least one round without a new best")
     chosen_strategy = STRATEGIES[strategy]
+    stop_after = chosen_strategy.default_stop_after if stop_after is None else stop_after
     settled = chosen_strategy.settle(options or {})
     limits, settings = budget or Budget(), llm or LLMSettings()
     if limits.rounds is None:
@@ -140,7 +141,7 @@ def configure(
     _check_agents(agents, settings, limits, commas="," in ",".join(coders), keys=keys)
     measuring = check_measure(measure or MeasureSettings(), chosen_devices[0])
     _check_measure_top(measure_top, measuring, chosen_devices[0], strategy)
-    _check_order(chosen_strategy, ",".join(coders).split(","), cascade, allocate, stop_gain)
+    _check_order(chosen_strategy, ",".join(coders).split(","), cascade, allocate, stop_after, stop_gain)
     return RunConfig(
         suite=suite,
         suite_digest=loaded.digest,
@@ -162,7 +163,7 @@ def configure(
         budget=limits,
         seed=secrets.randbits(48) if seed is None else seed,
         jobs=min(jobs or usable_cpus(), len(task_names)),
-        stop_after=chosen_strategy.default_stop_after if stop_after is None else stop_after,
+        stop_after=stop_after,
         starts=tuple(starts),
         stop_gain=stop_gain,
         cascade=cascade,
@@ -195,11 +196,16 @@ def _check_measure_top(top: int | None, settings: MeasureSettings, device: str, 
 
 
 def _check_order(
-    strategy: type[Strategy[Any]], coders: Sequence[str], cascade: int | None, allocate: str, stop_gain: float
+    strategy: type[Strategy[Any]],
+    coders: Sequence[str],
+    cascade: int | None,
+    allocate: str,
+    stop_after: int | None,
+    stop_gain: float,
 ) -> None:
     """
     Raises:
-        UsageError: there is nothing to hand on or to allocate.
+        UsageError: there is nothing to hand on, to allocate or to count.
     """
     if cascade is not None and cascade < 1:
         raise UsageError(f"--cascade {cascade}: a Coder needs at least one round")
@@ -218,6 +224,11 @@ def _check_order(
         )
     if not 0.0 <= stop_gain < 1e3:
         raise UsageError(f"--stop-gain {stop_gain:g}: give a share of the speed that is gained, such as 0.02")
+    if stop_gain and stop_after is None and cascade is None:
+        raise UsageError(
+            f"--stop-gain {stop_gain:g} says what counts as no new best, and strategy {strategy.name!r} counts no "
+            "rounds without one by itself: give --stop-after too"
+        )
 
 
 def _chosen_tasks(suite: Suite, names: Sequence[str]) -> tuple[str, ...]:

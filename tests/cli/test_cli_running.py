@@ -229,6 +229,7 @@ def test_a_run_is_started_from_a_file_and_compared_with_it(cli, tmp_path: Path):
     done = cli("run", *where, "--rounds", "1", "--from", "mine.cu")
     assert done.code == 0, done.err
     assert "swish 00 start OK" in done.out
+    assert "does not read the start; a model revises it: --coder openai:MODEL" in done.err
     assert re.search(r"^start +mine\.cu \([0-9a-f]{16}\)$", cli("show", "latest/swish/0").out, re.MULTILINE)
     first = cli("compare", "latest", "--json").json()
     assert [pair["a_best"][-2:] for pair in first["pairs"]] == ["00"]

@@ -112,6 +112,7 @@ def test_a_run_gives_what_is_left_to_the_farthest_and_a_killed_one_goes_on_alike
         ({"strategy": "evolve", "cascade": 2, "coder": ("builtin", "builtin")}, "deals out Coders by itself"),
         ({"cascade": 2}, "name several, the cheapest first"),
         ({"stop_gain": -1.0}, "--stop-gain -1"),
+        ({"strategy": "beam", "stop_gain": 0.5}, "--stop-gain 0.5 .* strategy 'beam' .* give --stop-after too"),
     ],
 )
 def test_what_cannot_be_handed_on_or_allocated_is_refused(settings: dict[str, Any], message: str) -> None:
