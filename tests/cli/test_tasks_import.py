@@ -168,7 +168,7 @@ def test_where_nothing_can_be_used_nothing_is_written(imported: Workplace) -> No
 
 def test_mistakes_are_one_line(imported: Workplace, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, output in [
-        ((imported.checkout, "--output", str(imported.folder)), "not empty, and no earlier import"),
+        ((imported.checkout, "--output", str(imported.folder)), "not empty, and no suite that was written here"),
         ((imported.checkout, "--output", "x", "--format", "y"), "there is no format 'y'"),
         ((imported.checkout, "--output", "x", "--level", "9"), "no task of level 9; levels: 1, 2, 3, 4"),
         ((imported.checkout, "--output", "x", "--select", "level1_23_sofmax"), "did you mean level1_23_softmax?"),

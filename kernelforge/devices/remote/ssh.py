@@ -140,7 +140,8 @@ def why_ended(address: HostAddress, messages: Sequence[str]) -> DeviceError:
     elif "python3" in text and ("not found" in text or "No such file" in text):
         why = "it has no python3 on the path of ssh commands: install Python 3.11 to 3.13 there"
     else:
-        why = f"{last[:300]}: see that `{by_hand}` works"
+        form = "" if address.port is None else f"; {address.port} is a port there, as in ssh://host[:port]/cuda:N"
+        why = f"{last[:300]}: see that `{by_hand}` works{form}"
     return DeviceError(f"{address.url()} cannot be used: {why}")
 
 

@@ -75,7 +75,9 @@ def refuse_other_folder(folder: Path, origin: Origin) -> None:
         record = json.loads(read_plain_file(folder / RECORD, _MOST_RECORD_BYTES))
         earlier, files = {"format": record["format"], "source": record["source"]}, dict(record["files"])
     except (OSError, TaskError, ValueError, LookupError, TypeError, RecursionError):
-        raise UsageError(f"{folder} is not empty, and no earlier import (it has no {RECORD}); {advice}") from None
+        raise UsageError(
+            f"{folder} is not empty, and no suite that was written here (it has no {RECORD}); {advice}"
+        ) from None
     if earlier != origin.as_json():
         raise UsageError(f"{folder} was imported from {earlier['source']} ({earlier['format']}); {advice}")
     added = sorted(present - files.keys() - {RECORD})

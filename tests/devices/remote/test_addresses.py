@@ -7,7 +7,7 @@ import pytest
 from kernelforge.devices import check_device, make_device
 from kernelforge.devices.gpu_locks import parse_devices
 from kernelforge.devices.remote.address import HostAddress, join_host, parse_address, split_host
-from kernelforge.devices.remote.ssh import client_command, client_environment
+from kernelforge.devices.remote.ssh import client_command, client_environment, why_ended
 from kernelforge.errors import DeviceError, UsageError
 
 
@@ -114,3 +114,11 @@ def test_the_client_asks_nothing_and_gets_no_key(monkeypatch: pytest.MonkeyPatch
 def test_a_command_that_does_not_reach_other_machines_says_so() -> None:
     with pytest.raises(UsageError, match="start it there, with ssh"):
         make_device("ssh://box/cuda:0")
+
+
+def test_a_port_that_fails_is_told_from_the_number_of_a_gpu() -> None:
+    address, _ = parse_address("ssh://box:0")
+    assert "`ssh -p 0 box` works; 0 is a port there, as in ssh://host[:port]/cuda:N" in str(
+        why_ended(address, ["Bad port '0'"])
+    )
+    assert "host[:port]" not in str(why_ended(parse_address("ssh://box")[0], ["no route to host"]))

@@ -88,7 +88,7 @@ def test_a_folder_with_anything_else_is_left_alone(tmp_path: Path, origin: Origi
     folder = tmp_path / "suite"
     folder.mkdir()
     (folder / "thesis.txt").write_text("years of work")
-    with pytest.raises(UsageError, match="not empty, and no earlier import"):
+    with pytest.raises(UsageError, match="not empty, and no suite that was written here"):
         write_suite(folder, origin, "Title", [SIZED], [])
     assert [path.name for path in folder.iterdir()] == ["thesis.txt"]
 
