@@ -139,7 +139,7 @@ def codex(
         except BudgetExhausted as error:
             warn(f"stopped: {error}; the same command goes on with {journal}")
     made = [row for (prompt, at), row in rows.items() if prompt in prompts and at < suggestions]
-    scores = study_scores(prompts, made)
+    scores = study_scores(prompts, made, suggestions)
     write_view(scores, output_form, output, markdown=study_markdown, csv=study_csv, terminal=study_lines)
 
 

@@ -132,7 +132,7 @@ class PromptScore(Record):
     no_code: int
     """Replies without code."""
     score: float | None
-    """None where a suggestion is missing because the machine failed."""
+    """None where a suggestion is missing, or the machine failed to judge one."""
     level: str
 
 
@@ -141,6 +141,10 @@ class StudyScores(Record):
 
     coder: str
     device: str
+    requested: int
+    """Suggestions to each prompt, when the study is complete."""
+    missing: int
+    """Those that are not there yet, of all prompts."""
     prompts: tuple[PromptScore, ...]
     by_kernel: dict[str, float | None]
     """Mean over the prompts that have a score."""
@@ -526,12 +530,13 @@ def _plain(item: Suggestion) -> str:
     return plain_code(item.code, item.used_model)
 
 
-def study_scores(prompts: Sequence[StudyPrompt], suggestions: Sequence[Suggestion]) -> StudyScores:
+def study_scores(prompts: Sequence[StudyPrompt], suggestions: Sequence[Suggestion], requested: int) -> StudyScores:
     """The table of a study.
 
     Args:
-        prompts: rows of the table; one without any suggestion has no score.
+        prompts: rows of the table; one with fewer suggestions than requested has no score.
         suggestions: of all of them.
+        requested: suggestions to each prompt.
 
     Raises:
         UsageError: there is no suggestion.
@@ -542,6 +547,8 @@ def study_scores(prompts: Sequence[StudyPrompt], suggestions: Sequence[Suggestio
     for prompt in prompts:
         own = [item for item in suggestions if item.prompt == prompt]
         score, counts = proficiency(prompt.model, own)
+        if len(own) < requested:
+            score = None
         rows.append(
             PromptScore(
                 kernel=prompt.kernel,
@@ -560,6 +567,8 @@ def study_scores(prompts: Sequence[StudyPrompt], suggestions: Sequence[Suggestio
     return StudyScores(
         coder=suggestions[0].coder,
         device=", ".join(devices),
+        requested=requested,
+        missing=sum(max(0, requested - row.suggestions) for row in rows),
         prompts=tuple(rows),
         by_kernel={
             name: _mean(row.score for row in rows if row.kernel == name)

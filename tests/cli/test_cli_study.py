@@ -91,7 +91,8 @@ def test_a_spent_budget_ends_the_calls_and_keeps_what_was_bought(cli: Cli, monke
         done = cli(*ONE, *options, "--tokens", "150", "--json")
         assert len(server.calls) == 2
         assert "stopped: " in done.err
-        assert done.json()["prompts"][0]["suggestions"] == 2
+        row = done.json()["prompts"][0]
+        assert (row["suggestions"], row["score"], done.json()["missing"]) == (2, None, 8)
         resumed = cli(*ONE, *options, "--tokens", "150", "--json")
         assert len(server.calls) == 2
         assert resumed.json()["prompts"] == done.json()["prompts"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernelforge.records import Message
+from kernelforge.report.terminal.study import study_lines, study_markdown
 from kernelforge.study.codex import (
     LEVELS,
     StudyPrompt,
@@ -13,6 +14,7 @@ from kernelforge.study.codex import (
     proficiency,
     study_scores,
 )
+from tests.support.terminal import drawn
 
 
 def suggestion(verdict: SuggestionVerdict, model: str = "cuda", code: str = "", *, position: int = 0) -> Suggestion:
@@ -70,11 +72,27 @@ def test_a_prompt_without_all_verdicts_has_no_score_and_counts_in_no_mean() -> N
     assert proficiency("cuda", [RIGHT, suggestion("failed")])[0] is None
     assert proficiency("cuda", [])[0] is None
     prompts = [StudyPrompt("axpy", "cuda", ""), StudyPrompt("gemv", "cuda", ""), StudyPrompt("axpy", "openmp", "")]
-    scores = study_scores(prompts, [RIGHT, OTHER, suggestion("not judged", "sycl")])
+    scores = study_scores(prompts, [RIGHT, OTHER, suggestion("not judged", "sycl")], 3)
     assert [(row.score, row.level) for row in scores.prompts] == [(0.25, "novice"), (None, ""), (None, "")]
     assert (scores.prompts[0].wrong, scores.prompts[0].not_judged) == (1, 1)
     assert scores.by_kernel == {"axpy": 0.25, "gemv": None}
     assert scores.by_model == {"cuda": 0.25, "openmp": None}
+
+
+def test_a_prompt_with_fewer_suggestions_than_requested_has_no_score() -> None:
+    prompts = [StudyPrompt("axpy", "cuda", ""), StudyPrompt("gemv", "cuda", "")]
+    scores = study_scores(prompts, [RIGHT], 10)
+    assert [(row.suggestions, row.right, row.score, row.level) for row in scores.prompts] == [
+        (1, 1, None, ""),
+        (0, 0, None, ""),
+    ]
+    assert (scores.by_kernel, scores.by_model) == ({"axpy": None, "gemv": None}, {"cuda": None})
+    assert scores.missing == 19
+    words = "19 of 20 suggestions: a prompt without all 10 has no score"
+    assert words in drawn(study_lines(scores), width=200)
+    assert words in study_markdown(scores)
+    complete = study_scores(prompts[:1], [RIGHT], 1)
+    assert "issing" not in drawn(study_lines(complete), width=200) + study_markdown(complete)
 
 
 def test_levels_have_the_names_of_the_paper() -> None:

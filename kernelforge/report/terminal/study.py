@@ -47,12 +47,24 @@ def _counts_table(scores: StudyScores) -> Table:
     return Table.of("Different codes of n suggestions", columns, scores.prompts)
 
 
+def _missing(scores: StudyScores) -> str:
+    """Count of the missing suggestions, and how to go on; empty for a complete study."""
+    if not scores.missing:
+        return ""
+    return (
+        f"{scores.missing:,} of {scores.requested * len(scores.prompts):,} suggestions: a prompt without all "
+        f"{scores.requested} has no score; the same command with the same journal goes on"
+    )
+
+
 def study_lines(scores: StudyScores) -> Group:
     """The table of scores, then what each is made of."""
+    missing = _missing(scores)
     return Group(
         field("coder", scores.coder),
         field("device", scores.device or ABSENT),
         field("scores", LEVELS_TEXT),
+        *([field("missing", missing)] if missing else []),
         study_table(scores).to_rich(),
         _counts_table(scores).to_rich(),
     )
@@ -61,6 +73,8 @@ def study_lines(scores: StudyScores) -> Group:
 def study_markdown(scores: StudyScores) -> str:
     """Both tables below a line on who wrote."""
     head = f"{markdown(one_line(scores.coder))} on {markdown(one_line(scores.device or ABSENT))}. {LEVELS_TEXT}."
+    missing = _missing(scores)
+    head += f"\n\nMissing: {missing}." if missing else ""
     return f"{head}\n\n{study_table(scores).to_markdown()}\n{_counts_table(scores).to_markdown()}"
 
 
