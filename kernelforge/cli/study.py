@@ -111,6 +111,8 @@ def codex(
     earlier = [row for (prompt, at), row in rows.items() if prompt in prompts and at < suggestions]
     with closing(Providers(settings, stopped=budget.out_of_time)) as providers:
         if dry_run:
+            if not is_hosted(coder):  # an estimate needs no key
+                providers.check(coder)
             _print_estimate(estimate_study(prompts, suggestions, earlier), coder, providers)
             return
         require_tools([prompt.model for prompt in prompts])

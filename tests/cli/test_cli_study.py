@@ -104,6 +104,7 @@ def test_a_spent_budget_ends_the_calls_and_keeps_what_was_bought(cli: Cli, monke
         (("--coder", "builtin"), "answers no bare prompt"),
         (("--coder", "exchange:x", "--model", "sycl"), "SyCL cannot be asked for"),
         (("--coder", "exchange:x", "--kernel", "fft"), "no kernel 'fft'"),
+        (("--coder", "replay:nosuch", "--dry-run"), "the transcript nosuch cannot be read"),
         (("--coder", "unheard-of"), "there is no provider 'unheard-of'"),
         (("--coder", "exchange:x", "--output", "a.md"), "--output needs --format"),
         (("--coder", "exchange:x", "--dollars", "0"), "give the run some money"),
