@@ -121,30 +121,22 @@ def cuda_l2(
 ) -> None:
     """Import CUDA-L2's release: accumulators of its kernels, and its speedups over the grid. Runs nothing."""
     from kernelforge.cli.support.options import print_view
-    from kernelforge.datasets.cuda_l2 import as_model_new, read_release
+    from kernelforge.datasets.cuda_l2 import as_model_new, read_release, select_release
     from kernelforge.report.terminal.cuda_l2 import release_lines
     from kernelforge.utils.text_files import read_text
 
-    release = read_release(checkout)
-    kernels = tuple(
-        item
-        for item in release.kernels
-        if gpu in (None, item.gpu) and (not problem or f"{item.m}_{item.n}_{item.k}" in problem)
-    )
-    results = tuple(item for item in release.results if gpu in (None, item.gpu))
-    if not kernels and not results:
-        raise UsageError(f"{checkout} has no kernel and no result of GPU {gpu!r}")
+    release = select_release(read_release(checkout), gpu, problem or [])
+    if output is not None and not release.kernels:
+        raise UsageError(f"{checkout} has no kernel that could be written; leave --output out")
     if output is not None:
         if output.exists():
             raise UsageError(f"{output} exists: name a folder that does not")
-        for item in kernels:
+        for item in release.kernels:
             source = read_text(checkout / "kernels" / item.origin, 1 << 20)
             target = output / item.task / f"{item.gpu}_{item.declared}.py"
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(as_model_new(item, source))
-    folders = tuple(item for item in release.folders if gpu is None or item.name.startswith(f"{gpu}_"))
-    selected = release.model_copy(update={"kernels": kernels, "results": results, "folders": folders})
-    print_view(selected, release_lines, as_json=as_json)
+    print_view(release, release_lines, as_json=as_json)
 
 
 def _select(imported: Import, level: int | None, problems: list[str] | None) -> Import:

@@ -63,6 +63,11 @@ class ReleasedKernel(Record):
     origin: str
 
     @property
+    def problem(self) -> str:
+        """Its shape, as its file is named."""
+        return f"{self.m}_{self.n}_{self.k}"
+
+    @property
     def narrower(self) -> bool:
         """Whether it has a sum in float16 where float32 is declared."""
         return is_narrower(self.declared, self.accumulator)
@@ -300,6 +305,34 @@ def read_release(checkout: Path) -> Release:
         results=tuple(result for item in speedups for result in item.results()),
         speedups=tuple(speedups),
         unread=tuple(unread),
+    )
+
+
+def select_release(release: Release, gpu: str | None, problems: Collection[str]) -> Release:
+    """The part of a release of one GPU, and its kernels of some shapes.
+
+    Args:
+        gpu: As the release spells it; every one if None.
+        problems: Shapes as ``M_N_K``; every one if empty. Results stay over the whole grid.
+
+    Raises:
+        UsageError: There is no such GPU, or a shape has no kernel.
+    """
+    gpus = sorted({item.gpu for item in release.kernels} | {item.gpu for item in release.results})
+    if gpu is not None and gpu not in gpus:
+        raise UsageError(f"the release has no kernel and no result of GPU {gpu!r}; it has: {', '.join(gpus)}")
+    kernels = tuple(item for item in release.kernels if gpu in (None, item.gpu))
+    if problems:
+        kernels = tuple(item for item in kernels if item.problem in problems)
+        if missing := sorted(set(problems) - {item.problem for item in kernels}):
+            where = "" if gpu is None else f" for GPU {gpu!r}"
+            raise UsageError(f"the release has no kernel of shape {', '.join(missing)}{where}; a shape is M_N_K")
+    return release.model_copy(
+        update={
+            "kernels": kernels,
+            "results": tuple(item for item in release.results if gpu in (None, item.gpu)),
+            "folders": tuple(item for item in release.folders if gpu is None or item.name.startswith(f"{gpu}_")),
+        }
     )
 
 

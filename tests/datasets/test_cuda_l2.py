@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelforge.datasets.cuda_l2 import accumulator_of, as_model_new, read_release
+from kernelforge.datasets.cuda_l2 import accumulator_of, as_model_new, read_release, select_release
 from kernelforge.errors import UsageError
 from kernelforge.report.terminal.cuda_l2 import release_lines
 from kernelforge.tasks import load_task
@@ -95,6 +95,20 @@ def test_a_kernel_becomes_a_class_that_holds_its_source(checkout: Path) -> None:
     assert any(isinstance(node, ast.ClassDef) and node.name == "ModelNew" for node in tree.body)
     with pytest.raises(UsageError, match="has no host function"):
         as_model_new(item.model_copy(update={"function": ""}), source)
+
+
+def test_a_gpu_and_shapes_are_selected_and_unknown_ones_are_refused(checkout: Path) -> None:
+    release = read_release(checkout)
+    selected = select_release(release, "a100", ["64_64_64"])
+    assert [item.origin for item in selected.kernels] == ["a100_F32F16F16F32/64_64_64.cu"]
+    assert (selected.folders, selected.results) == (release.folders, release.results)
+    with pytest.raises(UsageError, match=r"no kernel and no result of GPU 'A100'; it has: a100$"):
+        select_release(release, "A100", [])
+    for path in (checkout / "eval_results").iterdir():
+        path.unlink()
+    for some in (release, read_release(checkout)):
+        with pytest.raises(UsageError, match=r"^the release has no kernel of shape 1_2_3; a shape is M_N_K$"):
+            select_release(some, None, ["64_64_64", "1_2_3"])
 
 
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
