@@ -390,7 +390,7 @@ def pairs(
     from kernelforge.report.terminal.translation import pair_lines
     from kernelforge.run.graph_pairs import GraphPairs, text_hash
     from kernelforge.tasks import list_suites, load_suite
-    from kernelforge.tasks.selection import selected_names
+    from kernelforge.tasks.selection import selected_in_suites
     from kernelforge.translation.evaluator import CEvaluators
 
     if output is None and not dry_run:
@@ -400,7 +400,8 @@ def pairs(
     names = suites or list(list_suites())
     offered = {f"{item.suite}/{item.name}": item for name in names for item in load_suite(name)}
     if task:
-        offered = {name: offered[name] for name in selected_names(task, list(offered), "these suites")}
+        where = f"suite {suites[0]!r}" if suites and len(suites) == 1 else f"the set of suites {', '.join(names)}"
+        offered = {name: offered[name] for name in selected_in_suites(task, list(offered), where)}
     folder = None if output is None else PairFolder(output, seed)
     err = console(stderr=True)
     counted, interrupted = 0 if folder is None else folder.pairs, False

@@ -43,6 +43,35 @@ def selected_names(patterns: Sequence[str], names: Sequence[str], where: str) ->
     return tuple(selected)
 
 
+def selected_in_suites(patterns: Sequence[str], names: Sequence[str], where: str) -> tuple[str, ...]:
+    """Names of tasks of several suites, as ``core/softmax``, that some pattern selects, as :func:`selected_names`.
+
+    A pattern that fits no such name is one of the part behind the suite; a bare name must then be that of one task.
+
+    Args:
+        where: what has the names, for messages.
+
+    Raises:
+        UsageError: a pattern selects nothing, or a bare name several tasks.
+    """
+    bare: dict[str, list[str]] = {}
+    for name in names:
+        bare.setdefault(name.partition("/")[2], []).append(name)
+    selected: dict[str, None] = {}
+    for pattern in patterns:
+        if len(same := bare.get(pattern, ())) > 1:
+            raise UsageError(f"{where} has several tasks '{pattern}'; name one: {', '.join(same)}")
+        try:
+            matching = selected_names([pattern], names, where)
+        except UsageError:
+            fitting = [name for part in bare if _matches(pattern, part) for name in bare[part]]
+            matching = tuple(same or fitting)
+            if not matching:
+                raise
+        selected.update(dict.fromkeys(matching))
+    return tuple(selected)
+
+
 def _matches(pattern: str, name: str) -> bool:
     numbered = _NUMBERED.match(name)
     level, problem = (int(numbered[1]), int(numbered[2])) if numbered else (None, None)

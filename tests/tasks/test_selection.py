@@ -6,7 +6,7 @@ import pytest
 
 from kernelforge.errors import UsageError
 from kernelforge.tasks import load_suite
-from kernelforge.tasks.selection import CUDAFORGE_SUBSET, selected_names
+from kernelforge.tasks.selection import CUDAFORGE_SUBSET, selected_in_suites, selected_names
 
 NAMES = (
     "level1_2_matmul",
@@ -55,6 +55,25 @@ def test_what_fits_none_is_an_error_with_the_nearest(pattern: str, message: str)
     with pytest.raises(UsageError) as error:
         selected_names([pattern], NAMES, "SOURCE")
     assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "selected"),
+    [
+        ("core/softmax", ["core/softmax"]),
+        ("relu", ["core/relu"]),
+        ("core/*", ["core/softmax", "core/relu"]),
+        ("soft*", ["core/softmax", "hpc/softmax"]),
+        ("2/3", ["kb/level2_3_conv"]),
+    ],
+)
+def test_a_task_of_several_suites_is_selected_with_or_without_its_suite(pattern: str, selected: list[str]) -> None:
+    names = ["core/softmax", "core/relu", "hpc/softmax", "kb/level2_3_conv"]
+    assert list(selected_in_suites([pattern], names, "SOURCE")) == selected
+    with pytest.raises(UsageError, match="SOURCE has several tasks 'softmax'; name one: core/softmax, hpc/softmax"):
+        selected_in_suites(["softmax"], names, "SOURCE")
+    with pytest.raises(UsageError, match="SOURCE has no task 'gelu'; it has: core/softmax, core/relu"):
+        selected_in_suites([pattern, "gelu"], names, "SOURCE")
 
 
 def test_cudaforges_subset_has_25_tasks() -> None:
