@@ -282,14 +282,14 @@ _TRANSLATION: Mapping[str, str] = MappingProxyType(
 
 
 def _columns(pair: PublishedPair, data_set: str) -> dict[str, Any]:
-    judged = ("task_digest", "reward", "verdict", "stage", "speedup", "predicted_speedup", "device", "evaluator")
+    judged = ("task_digest", "reward", "verdict", "stage", "lane", "speedup", "predicted_speedup", "device")
     return {
         "id": pair.name,
         "source": "published",
         "run": data_set,
         "task": pair.task,
         "group": pair.task or pair.name,
-        **dict.fromkeys((*judged, "evaluation")),
+        **dict.fromkeys((*judged, "evaluator", "evaluation")),
         "written_by": FORMATS[data_set].partition(":")[0],
         "reasoning": pair.reasoning,
         "reasoning_tokens": None if pair.reasoning is None else estimate_tokens(pair.reasoning),

@@ -10,7 +10,9 @@ import pytest
 
 from kernelforge.datasets import read_ai_cuda_engineer
 from kernelforge.datasets.published_rows import FORMATS, published_rows, read_published, unlike
+from kernelforge.datasets.training import columns
 from kernelforge.errors import UsageError
+from tests.datasets.test_training import sample
 from tests.support.factories import make_task
 
 REFERENCE = "import torch\n\nclass Model(torch.nn.Module):\n    def forward(self, x):\n        return x * 2\n"
@@ -180,6 +182,7 @@ def test_pairs_of_translations_ask_for_their_own_language(tmp_path: Path) -> Non
         read = read_published(path, name)
         made = list(published_rows(read.pairs, "sft", name))
         assert len(made) == count
+        assert set(columns(sample())) <= set(made[0])
         for row in made:
             user, reply = (message["content"] for message in row["messages"])
             assert (
