@@ -11,6 +11,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from itertools import product
@@ -36,15 +37,19 @@ _FUNCTION: Final = re.compile(r"^void\s+(cuda_l2_\w+)\s*\(\s*torch::Tensor\s+a\b
 _OPERATIONS: Final[Mapping[str, Accumulator]] = {
     r"\bSM\d+_\d+x\d+x\d+_F16F16F16": "float16",
     r"\bSM\d+_\d+x\d+x\d+_F32F16F16": "float32",
-    r"\bwmma::accumulator\s*,[^>]{0,200}\bhalf\s*>": "float16",
-    r"\bwmma::accumulator\s*,[^>]{0,200}\bfloat\s*>": "float32",
     r"\b(?:mma\.sync|wgmma\.mma_async)[\w.]{0,100}\.f16\.f16\.f16": "float16",
     r"\b(?:mma\.sync|wgmma\.mma_async)[\w.]{0,100}\.f32\.f16\.f16": "float32",
     r"\busing\s+Elem(?:ent)?Acc\w*\s*=\s*(?:cutlass::half_t|half|half_t)\s*;": "float16",
     r"\busing\s+Elem(?:ent)?Acc\w*\s*=\s*float\s*;": "float32",
 }
-"""Products of float16 in CuTe's names, WMMA's fragments, PTX, and aliases for CUTLASS's builders, by the type of their
-sums."""
+"""Products of float16 in CuTe's names, PTX, and aliases for CUTLASS's builders, by the type of their sums."""
+_FRAGMENT: Final = re.compile(
+    r"\bfragment\s{0,20}<\s{0,20}(?:\w{1,40}::){0,3}accumulator\s{0,20},[^<>;]{0,200}\b(float|(?:__)?half)\s{0,20}>"
+)
+_VARIABLE: Final = re.compile(r"[\s&*(]{0,40}(\w{1,80})[\s)]{0,40}(?:\[[^\[\];]{0,80}\]\s{0,20}){0,4}")
+_MMA: Final = re.compile(r"\bmma_sync\s{0,20}\(([^;]{0,400})")
+_MOST_VARIABLES: Final = 64
+"""Of one declaration that are read."""
 
 
 class ReleasedKernel(Record):
@@ -161,7 +166,7 @@ class GridResult(GridGroup):
     mean: float | None
     least: float | None
     faithful: int
-    """Shapes whose kernel has no sum in a narrower type than declared, by its text."""
+    """Shapes whose kernel has no sum in a narrower type than declared that is seen in its text."""
     faithful_geomean: float | None
     """Over these alone; None without any."""
 
@@ -344,8 +349,57 @@ def is_narrower(declared: Literal["float16", "float32"], accumulator: Accumulato
 def accumulator_of(source: str) -> Accumulator:
     """Type of the sums of a kernel's tensor-core products, by their names in its text, without comments."""
     text = uncommented(source)
-    seen = {kind for pattern, kind in _OPERATIONS.items() if re.search(pattern, text)}
+    seen = {kind for pattern, kind in _OPERATIONS.items() if re.search(pattern, text)} | _wmma_sums(text)
     return "both" if len(seen) > 1 else seen.pop() if seen else "not seen"
+
+
+def _wmma_sums(text: str) -> set[Accumulator]:
+    """Types of the fragments that WMMA's products sum in: a fragment that is only stored is none of them."""
+    declared: dict[str, list[tuple[int, Accumulator]]] = {}
+    kinds: set[Accumulator] = set()
+    for match in _FRAGMENT.finditer(text):
+        kind: Accumulator = "float32" if match[1] == "float" else "float16"
+        kinds.add(kind)
+        for name in _variables(text, match.end()):
+            declared.setdefault(name, []).append((match.end(), kind))
+    sums: set[Accumulator] = set()
+    for match in _MMA.finditer(text):
+        arguments = _arguments(match[1])
+        for argument in (arguments[0], *arguments[3:4]):
+            variable = _VARIABLE.match(argument)
+            places = declared.get(variable[1], []) if variable else []
+            before = bisect_left(places, (match.start(), ""))
+            if before:
+                sums.add(places[before - 1][1])
+            elif len(kinds) == 1:
+                sums |= kinds
+    return sums
+
+
+def _variables(text: str, start: int) -> Iterator[str]:
+    """Names that a declaration goes on with behind its type."""
+    for _ in range(_MOST_VARIABLES):
+        match = _VARIABLE.match(text, start)
+        if match is None:
+            return
+        yield match[1]
+        if not text.startswith(",", match.end()):
+            return
+        start = match.end() + 1
+
+
+def _arguments(text: str) -> list[str]:
+    """Arguments of a call, from a text that begins with the first and may go on behind the last."""
+    arguments, depth = [""], 0
+    for character in text:
+        depth += (character in "([") - (character in ")]")
+        if depth < 0:
+            break
+        if character == "," and not depth:
+            arguments.append("")
+        else:
+            arguments[-1] += character
+    return arguments
 
 
 def _kernel(path: Path) -> ReleasedKernel:

@@ -44,8 +44,35 @@ def checkout(tmp_path: Path) -> Path:
     [
         ("SM80_16x8x16_F16F16F16F16_TN", "float16"),
         ("MMA_Atom<SM90_64x128x16_F32F16F16_SS<GMMA::Major::K>>", "float32"),
-        ("wmma::fragment<wmma::accumulator, 16, 16, 16, half> c;", "float16"),
-        ("wmma::fragment<wmma::accumulator, 16,16,16, float> c;", "float32"),
+        ("wmma::fragment<wmma::accumulator, 16, 16, 16, half> c; wmma::mma_sync(c, a, b, c);", "float16"),
+        ("wmma::fragment<wmma::accumulator, 16, 16, 16, half> c;", "not seen"),
+        (
+            "using namespace nvcuda::wmma; fragment<accumulator, M, N, K, float> acc[2], rest;"
+            "fragment<accumulator, M, N, K, half> out; mma_sync(acc[f(i, 0)], a[i], b, acc[i]);"
+            "mma_sync(rest, a[1], b, rest, true);",
+            "float32",
+        ),
+        (
+            "nvcuda::wmma::fragment<nvcuda::wmma::accumulator,16,16,16,__half> acc;\n"
+            "nvcuda::wmma::mma_sync(acc, a, b, acc);",
+            "float16",
+        ),
+        (
+            "{ fragment<accumulator, M, N, K, half> c; mma_sync(c, a, b, c); }"
+            "{ fragment<accumulator, M, N, K, float> c; mma_sync(c, a, b, c); }",
+            "both",
+        ),
+        (
+            "void fold(fragment<accumulator, M, N, K, float> (&acc)[2]) { mma_sync(acc[0], a, b, acc[0]); }"
+            "fragment<accumulator, M, N, K, half> out;",
+            "float32",
+        ),
+        ("using C = wmma::fragment<wmma::accumulator, M, N, K, float>; C c; wmma::mma_sync(c, a, b, c);", "float32"),
+        (
+            "using C = wmma::fragment<wmma::accumulator, M, N, K, float>; C c; wmma::mma_sync(c, a, b, c);"
+            "wmma::fragment<wmma::accumulator, M, N, K, half> out;",
+            "not seen",
+        ),
         ('asm("mma.sync.aligned.m16n8k16.row.col.f16.f16.f16.f16 {%0};");', "float16"),
         ("using ElementAccumulator  = cutlass::half_t;", "float16"),
         ("using ElemAcc = float;", "float32"),

@@ -120,7 +120,7 @@ def _grid_table(title: str, results: Iterable[GridResult]) -> Table:
     ]
     if any(row.faithful != row.shapes for row in rows):
         columns += [
-            Column("faithful", "as declared", str, "right"),
+            Column("faithful", "not narrower", str, "right"),
             Column("faithful_geomean", "their geomean", _ratio, "right"),
         ]
     kept = [column for column in columns if any(getattr(row, column.key) is not None for row in rows)]

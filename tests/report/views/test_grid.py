@@ -238,7 +238,19 @@ def test_what_is_not_there_is_said() -> None:
 
 @pytest.mark.timeout(5)
 @pytest.mark.parametrize(
-    "piece", ["wmma::accumulator,", "mma.sync", "wgmma.mma_async.", "using ElemAcc =", "/*", "SM80_1x1x"]
+    "piece",
+    [
+        "wmma::accumulator,",
+        "mma.sync",
+        "wgmma.mma_async.",
+        "using ElemAcc =",
+        "/*",
+        "SM80_1x1x",
+        "mma_sync(",
+        "fragment<accumulator,",
+        "fragment<accumulator,half>c,",
+        "a::",
+    ],
 )
 def test_no_candidate_takes_long_to_be_searched_for_its_sums(piece: str) -> None:
     assert accumulator_of(piece * (262_144 // len(piece))) == "not seen"
