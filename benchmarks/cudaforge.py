@@ -11,8 +11,11 @@ and calls no model.
 
 Printed of each run, as in the paper: correct tasks; median, 75th percentile and mean of the speedup over eager PyTorch,
 where a task that is not correct counts as 0; the share of tasks that are faster; dollars and minutes per task. Below it
-is the paper's row, where it has one. Without a GPU speedups are predicted ones, which the column says: they are no
-result of the study. Keys are read from the environment, as by ``kernelforge run``.
+is the paper's row for the same GPU and the same models, where it has one. Without a GPU speedups are predicted ones,
+which the column says: they are no result of the study. Keys are read from the environment, as by ``kernelforge run``.
+
+The device is by default that of ``kernelforge run``: the first GPU that works, else an emulated one. A run that fails
+has a row that says so, and the others go on; the study then exits with 1.
 """
 
 from __future__ import annotations
@@ -26,6 +29,8 @@ from pathlib import Path
 from statistics import fmean, median, quantiles
 from typing import NamedTuple
 
+from kernelforge.devices import best_device, default_device
+from kernelforge.errors import KernelForgeError
 from kernelforge.records import Budget, RunState
 from kernelforge.report import RunRecords, run_view
 from kernelforge.run import configure
@@ -57,23 +62,27 @@ class Row(NamedTuple):
     faster: float
 
 
-PUBLISHED_PAIRS = {
-    ("o3", "o3"): Row(100, 1.322, 1.736, 1.767, 84),
-    ("o3", "gpt-5"): Row(100, 1.131, 1.561, 2.114, 96),
-    ("o3", "claude-sonnet-4"): Row(100, 1.265, 1.456, 1.829, 84),
-    ("o3", "gpt-oss-120b"): Row(100, 1.226, 1.490, 1.364, 76),
-    ("gpt-5", "o3"): Row(100, 1.125, 1.388, 1.896, 72),
-    ("claude-sonnet-4", "o3"): Row(88, 1.052, 1.207, 1.398, 56),
-    ("gpt-oss-120b", "o3"): Row(96, 1.080, 1.477, 1.653, 68),
-    ("qwq-32b", "o3"): Row(84, 0.965, 1.153, 0.790, 44),
+PUBLISHED = {
+    ("RTX 6000", "o3", "o3"): Row(100, 1.322, 1.736, 1.767, 84),
+    ("RTX 6000", "o3", "gpt-5"): Row(100, 1.131, 1.561, 2.114, 96),
+    ("RTX 6000", "o3", "claude-sonnet-4"): Row(100, 1.265, 1.456, 1.829, 84),
+    ("RTX 6000", "o3", "gpt-oss-120b"): Row(100, 1.226, 1.490, 1.364, 76),
+    ("RTX 6000", "gpt-5", "o3"): Row(100, 1.125, 1.388, 1.896, 72),
+    ("RTX 6000", "claude-sonnet-4", "o3"): Row(88, 1.052, 1.207, 1.398, 56),
+    ("RTX 6000", "gpt-oss-120b", "o3"): Row(96, 1.080, 1.477, 1.653, 68),
+    ("RTX 6000", "qwq-32b", "o3"): Row(84, 0.965, 1.153, 0.790, 44),
+    ("RTX 4090", "o3", "o3"): Row(100, 1.188, 1.589, 1.327, 80),
+    ("A100", "o3", "o3"): Row(100, 1.371, 1.762, 1.841, 84),
+    ("RTX 3090", "o3", "o3"): Row(100, 1.155, 1.706, 1.320, 72),
 }
-"""Of the paper's table 5, on an RTX 6000."""
-PUBLISHED_GPUS = {
-    "4090": Row(100, 1.188, 1.589, 1.327, 80),
-    "A100": Row(100, 1.371, 1.762, 1.841, 84),
-    "3090": Row(100, 1.155, 1.706, 1.320, 72),
+"""By GPU, Coder and Judge: the pairs of the paper's table 5, on an RTX 6000, and the GPUs of its table 4."""
+GPU_NAMES = {
+    "RTX 6000": re.compile(r"(?:(?:NVIDIA )?Quadro |NVIDIA )?RTX 6000"),
+    "RTX 4090": re.compile(r"(?:NVIDIA )?GeForce RTX 4090"),
+    "A100": re.compile(r"(?:NVIDIA )?A100(?:-(?:SXM4|PCIE)-\d+GB| \d+GB PCIe)"),
+    "RTX 3090": re.compile(r"(?:NVIDIA )?GeForce RTX 3090"),
 }
-"""Of its table 4, with o3 as both agents."""
+"""The whole name of each of these GPUs by its driver. The paper names no generation of its RTX 6000."""
 
 
 def figures(speedups: Sequence[float | None]) -> Row:
@@ -84,13 +93,17 @@ def figures(speedups: Sequence[float | None]) -> Row:
     return Row(100 * correct, median(values), upper, fmean(values), 100 * fmean(value > 1 for value in values))
 
 
-def published(gpu: str, coder: str, judge: str) -> Row | None:
-    """The paper's row for a GPU and a pair of models, by parts of their names."""
-    models = ("gpt-oss-120b", "gpt-5", "claude-sonnet-4", "qwq-32b", "o3")
-    names = tuple(next((name for name in models if name in spec.lower()), "") for spec in (coder, judge))
-    if names == ("o3", "o3"):
-        return next((row for name, row in PUBLISHED_GPUS.items() if name in gpu), PUBLISHED_PAIRS["o3", "o3"])
-    return PUBLISHED_PAIRS.get(names)
+def published(gpu: str, coder: str, judge: str) -> tuple[str, Row] | None:
+    """The paper's name of a GPU and its row for that GPU and a pair of models; None where it has none."""
+    name = next((name for name, pattern in GPU_NAMES.items() if pattern.fullmatch(gpu)), "")
+    row = PUBLISHED.get((name, model_name(coder), model_name(judge)))
+    return None if row is None else (name, row)
+
+
+def model_name(spec: str) -> str:
+    """A model's name in :data:`PUBLISHED`'s form, without what serves it, its options and the date of its release."""
+    model = spec.partition("?")[0].partition(":")[2].rpartition("/")[2].lower().replace(":", "-")
+    return re.sub(r"-(?:\d{8}|\d{4}-\d{2}-\d{2})$", "", model)
 
 
 def folder_of(output: Path, device: str, coder: str, judge: str) -> Path:
@@ -153,8 +166,9 @@ def print_run(results: Path, coder: str, judge: str) -> None:
     minutes = "–" if view.seconds is None else f"{view.seconds / 60 / count:.1f}"
     print(f"{gpu or view.device}, {coder} with {judge}, {count} tasks")
     print(f"  {kind:10}{row_text(figures(speedups))}, {dollars} and {minutes} minutes a task")
-    if row := published(gpu or "", coder, judge):
-        print(f"  {'published':10}{row_text(row)}", flush=True)
+    if paper := published(gpu or "", coder, judge):
+        name, row = paper
+        print(f"  {'published':10}{row_text(row)}, on the paper's {name}", flush=True)
 
 
 def row_text(row: Row) -> str:
@@ -167,7 +181,7 @@ def row_text(row: Row) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("suite")
-    parser.add_argument("--device", action="append", help="of 'kernelforge run'; repeat for more")
+    parser.add_argument("--device", action="append", help="of 'kernelforge run', whose default it has; repeat for more")
     parser.add_argument("--pair", nargs=2, action="append", metavar=("CODER", "JUDGE"), help="repeat for more")
     parser.add_argument("--select", action="append", metavar="NAME", help="tasks; D* if left out")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
@@ -175,16 +189,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, default=Path("cudaforge-study"))
     parser.add_argument("--dry-run", action="store_true")
     options = parser.parse_args(arguments)
-    options.device = options.device or ["cuda:0"]
+    options.device = options.device or [best_device() if options.dry_run else default_device()]
     options.pair = [tuple(pair) for pair in options.pair or PAIRS]
     options.select = options.select or ["D*"]
     if options.dry_run:
-        print_costs(options)
+        try:
+            print_costs(options)
+        except KernelForgeError as error:
+            print(f"error: {error}", file=sys.stderr)
+            return error.exit_code
         return 0
+    failed = False
     for device in options.device:
         for coder, judge in options.pair:
-            print_run(carry_out(options, device, coder, judge), coder, judge)
-    return 0
+            try:
+                print_run(carry_out(options, device, coder, judge), coder, judge)
+                continue
+            except subprocess.CalledProcessError as error:
+                why = f"its process ended with {error.returncode} and the message above"
+            except KernelForgeError as error:
+                why = str(error)
+            failed = True
+            print(f"{device}, {coder} with {judge}\n  {'failed':10}{why}; the same command tries again", flush=True)
+    return int(failed)
 
 
 if __name__ == "__main__":
