@@ -258,7 +258,7 @@ def in_order(group: Group | GroupCall, nodes: Mapping[str, CapturedNode]) -> lis
 
 
 def _spec_key(node: CapturedNode) -> Any:
-    return None if node.spec is None else node.spec.model_dump(mode="json")
+    return None if node.tensor is None else node.tensor.model_dump(mode="json")
 
 
 def _numbered(value: Any, numbers: Mapping[str, int]) -> Any:
@@ -286,8 +286,8 @@ def _captured(
     inputs = [nodes[name].spec for name in group.inputs]
     outputs = [nodes[name].spec for name in group.outputs]
     weights = [nodes[name] for name in group.weights]
-    specs = [each for each in (*inputs, *(node.spec for node in weights), *outputs) if each is not None]
-    moved = sum(each.nbytes for each in specs) - _not_read(group, nodes)
+    tensors = [nodes[name].tensor for name in (*group.inputs, *group.weights, *group.outputs)]
+    moved = sum(each.nbytes for each in tensors if each is not None) - _not_read(group, nodes)
     flops = sum(operator.flops for operator in operators)
     kept_bytes = sum(_kept_bytes(each, graph, nodes, near) for each in equal) / len(equal)
     facts = SizeFacts(
@@ -376,6 +376,10 @@ def _no_task(group: Group, nodes: Mapping[str, CapturedNode], operators: Sequenc
     everything = (*group.inputs, *group.weights, *group.outputs)
     if len(everything) > _MOST_TENSORS:
         return f"it has {len(everything)} inputs, weights and outputs; a task has {_MOST_TENSORS} at most"
+    texts = (f"{name} is {each.dtype}" for name in everything if (each := nodes[name].complex_spec) is not None)
+    number = next(texts, "")
+    if number:
+        return f"{number}: complex numbers are not supported as inputs, weights or outputs of a task"
     bad = next((name for name in everything if nodes[name].spec is None), None)
     if bad is not None:
         return f"{bad} is no tensor of a dtype that a task can have"

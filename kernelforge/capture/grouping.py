@@ -339,7 +339,7 @@ class _Grouping:
             for each in self._nodes[name].refs:
                 take(each)
         ordered = sorted(inside, key=self._order.__getitem__)
-        outputs = [name for name in ordered if self._nodes[name].spec and self._read_elsewhere(name, inside)]
+        outputs = [name for name in ordered if self._nodes[name].tensor and self._read_elsewhere(name, inside)]
         kind = next(kind for kind in _RANK if kind in {self._kind[name] for name in members})
         products = [name for name in members if self._kind[name] == "matmul"]
         if len(products) == 2 and any(map(self._is_softmax, members)):

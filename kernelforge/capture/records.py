@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Annotated, Any, Final, Literal
 
@@ -36,12 +37,31 @@ def _check_argument(value: Any, depth: int = 0) -> None:
         raise ValueError("an argument of an operator is none that a graph can have")
 
 
+class ComplexSpec(Record):
+    """A tensor of complex numbers: no task can have one as an input, a weight or an output."""
+
+    shape: tuple[Annotated[int, Field(ge=0)], ...] = Field(max_length=64)
+    dtype: Literal["complex32", "complex64", "complex128"]
+
+    @model_validator(mode="after")
+    def _countable(self) -> ComplexSpec:
+        if self.nbytes >= 2**63:
+            raise ValueError("a tensor has no more bytes than 63 bits can count")
+        return self
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * int(self.dtype.removeprefix("complex")) // 8
+
+
 class CapturedNode(Node):
     """One node of a captured graph: an input, a weight, an operator's call, or the list of results."""
 
     name: str = Field(pattern=_IDENTIFIER)
     op: str = Field(pattern=rf"{_OPERATOR}|{_DOTTED}")
     """Operator (``aten.softmax.int``), dotted name of a weight, or position of an input."""
+    complex_spec: ComplexSpec | None = None
+    """In place of ``spec``, where the value is a tensor of complex numbers."""
     role: Literal["", "parameter", "buffer", "constant"] = ""
     """Of a weight. A constant is a tensor that ``forward`` makes of numbers."""
     module: str = Field(default="", pattern=_DOTTED)
@@ -53,6 +73,11 @@ class CapturedNode(Node):
     def _plain_arguments(self) -> CapturedNode:
         _check_argument([*self.args, *self.kwargs.values()])
         return self
+
+    @property
+    def tensor(self) -> TensorSpec | ComplexSpec | None:
+        """The value where it is one tensor."""
+        return self.spec or self.complex_spec
 
     @property
     def refs(self) -> tuple[str, ...]:

@@ -349,13 +349,14 @@ def _empty_like(value: Any) -> Any:
 
 def _record(node: fx.Node, kind: str, op: str, role: str = "") -> dict[str, Any]:
     value = node.meta.get("val")
-    spec = None
-    if isinstance(value, torch.Tensor) and not value.is_complex():
-        spec = tensor_spec(value).model_dump(mode="json")
-    record: dict[str, Any] = {"name": node.name, "kind": kind, "op": op, "spec": spec}
+    record: dict[str, Any] = {"name": node.name, "kind": kind, "op": op}
+    if isinstance(value, torch.Tensor) and value.is_complex():
+        record["complex_spec"] = {"shape": list(value.shape), "dtype": str(value.dtype).removeprefix("torch.")}
+    elif isinstance(value, torch.Tensor):
+        record["spec"] = tensor_spec(value).model_dump(mode="json")
     if role:
         record["role"] = role
-    if kind == "input" and spec is None:
+    if kind == "input" and not isinstance(value, torch.Tensor):
         record["args"] = [_plain(value)]
     return record
 

@@ -51,6 +51,16 @@ def test_a_floor_is_a_time_of_the_same_kind_as_that_of_the_kernels(graph_of: Cal
     assert product.headroom == pytest.approx(product.time_us / product.floor_us)
 
 
+def test_complex_numbers_are_the_reason_why_a_group_has_no_task(graph_of: Callable[..., CapturedGraph]) -> None:
+    """Also where another group alone reads them, and in bytes."""
+    graph = graph_of("return torch.fft.irfft(torch.fft.rfft(x) * 2)", "torch.randn(4, 64)")
+    groups = equal_groups(graph, [1.0] * len(graph.trace.operators), spec_by_key("h100"))
+    transform, product, _ = groups
+    reason = "fft_rfft is complex64: complex numbers are not supported as inputs, weights or outputs of a task"
+    assert [transform.no_task, product.no_task] == [reason, reason]
+    assert (transform.bytes, product.bytes) == (4 * 64 * 4 + 4 * 33 * 8, 2 * 4 * 33 * 8)
+
+
 def test_a_large_model_takes_no_memory(graph_of: Callable[..., CapturedGraph]) -> None:
     graph = graph_of("return self.up(x)", "torch.randn(8, 1 << 20)", "self.up = nn.Linear(1 << 20, 1 << 20)")
     weight = next(node for node in graph.nodes if node.role == "parameter" and "weight" in node.op)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from rich.console import Group, RenderableType
 
-from kernelforge.capture.records import Capture, CapturedGroup
-from kernelforge.records import TensorSpec
+from kernelforge.capture.records import Capture, CapturedGroup, CapturedNode
 from kernelforge.report.formatting import byte_count, number, percent, times
 from kernelforge.report.tables.base import Column, Table
 from kernelforge.report.terminal.widgets import field
@@ -42,7 +42,10 @@ _COLUMNS = (
 
 def capture_table(capture: Capture) -> Table:
     """Groups of a captured model, the largest share of the time first; bytes, FLOPs and times are of one call."""
-    return Table.of("Groups, the largest share of the time first", _COLUMNS, map(_row, capture.groups))
+    nodes = {node.name: node for node in capture.nodes}
+    return Table.of(
+        "Groups, the largest share of the time first", _COLUMNS, [_row(group, nodes) for group in capture.groups]
+    )
 
 
 def capture_lines(capture: Capture) -> Group:
@@ -65,11 +68,12 @@ def capture_lines(capture: Capture) -> Group:
     return Group(*lines)
 
 
-def _row(group: CapturedGroup) -> _Row:
+def _row(group: CapturedGroup, nodes: Mapping[str, CapturedNode]) -> _Row:
+    call = group.calls[0]
     return _Row(
         group.name,
         " ".join(group.operators),
-        f"{specs_text(group.input_specs)} -> {specs_text(group.output_specs)}",
+        f"{_tensors_text(call.inputs, nodes)} -> {_tensors_text(call.outputs, nodes)}",
         len(group.calls),
         group.bytes,
         group.flops,
@@ -80,10 +84,12 @@ def _row(group: CapturedGroup) -> _Row:
     )
 
 
-def specs_text(specs: tuple[TensorSpec, ...]) -> str:
+def _tensors_text(names: Iterable[str], nodes: Mapping[str, CapturedNode]) -> str:
     """Shapes and dtypes, equal ones once with their number: ``2 x [2, 96, 128] float32``."""
     counts: dict[str, int] = {}
-    for spec in specs:
-        text = f"{list(spec.shape)} {spec.dtype.value}"
-        counts[text] = counts.get(text, 0) + 1
+    for name in names:
+        tensor = nodes[name].tensor
+        if tensor is not None:
+            text = f"{list(tensor.shape)} {tensor.dtype}"
+            counts[text] = counts.get(text, 0) + 1
     return ", ".join(f"{count} x {text}" if count > 1 else text for text, count in counts.items())
