@@ -38,6 +38,7 @@ from kernelforge.evaluation.remote.machines import open_pool
 from kernelforge.records import Candidate, Verdict
 from kernelforge.run.task_loop import make_task_context
 from kernelforge.tasks import load_task
+from tests.support.ssh_host import ssh_clients
 from tests.workers.engine_orders import family_of, running
 
 SSHD = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin")
@@ -108,11 +109,7 @@ def outcome(evaluator: Any, candidate: Candidate) -> tuple[dict[str, Any], float
 
 def cut() -> int:
     """Kill the clients of this process; the number of them."""
-    clients = [
-        pid
-        for pid in running(family_of(os.getpid()) - {os.getpid()})
-        if b"BatchMode=yes" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    ]
+    clients = ssh_clients()
     for pid in clients:
         os.kill(pid, signal.SIGKILL)
     return len(clients)

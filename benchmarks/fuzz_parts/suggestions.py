@@ -80,7 +80,7 @@ def _candidates(kernel: StudyKernel, code: str, used: str | None) -> Iterator[Ca
         case "kokkos":
             source = kokkos_source(code)
             function = kokkos_function(source, kernel.names)
-            yield from (c_entry(source, function, form, cpp=True, kokkos=True) for form in kernel.forms(function))
+            yield from (c_entry(source, function, form, cpp=True, offload="kokkos") for form in kernel.forms(function))
 
 
 def _cuda(kernel: StudyKernel, code: str) -> Iterator[Candidate]:

@@ -198,8 +198,8 @@ def graph_reply(spawn: Callable[[], Child], request: Mapping[str, Any], until: f
         TaskError: A child ended.
         ChildTimeout: There is no reply in time.
     """
-    real, why = False, ""
-    while True:
+    why = ""
+    for real in (False, True):
         try:
             with spawn() as child:
                 reply = child.call({**request, "real": real}, timeout_s=max(0.0, until - time.monotonic())).data
@@ -208,9 +208,10 @@ def graph_reply(spawn: Callable[[], Child], request: Mapping[str, Any], until: f
                 f"the model's process ended while it was captured ({first_line(error)}); if it takes too much memory, "
                 f"make the model smaller, or capture a part by --module{why}"
             ) from error
-        if real or not reply.get("needs_values"):
-            return reply
-        real, why = True, f"; it was constructed for real because on shapes alone {first_line(reply.get('error'))}"
+        if not reply.get("needs_values"):
+            break
+        why = f"; it was constructed for real because on shapes alone {first_line(reply.get('error'))}"
+    return reply
 
 
 def first_line(error: object) -> str:

@@ -266,11 +266,12 @@ def run(
     # Check all options before a GPU is opened.
     config = make_config(device=device)
     if start:
+        from kernelforge.agents import BUILTIN
         from kernelforge.run.starts import read_starts
 
         make_config = partial(make_config, starts=read_starts(start, config.tasks, results))
         config = make_config(device=device)
-        if "builtin" in config.coder.split(","):
+        if BUILTIN in config.coder.split(","):
             typer.echo(_NOT_READ, err=True)
     if device is None:
         usable = default_device(opens=not dry_run, measure=measuring, allow_unconfined=allow_unconfined)

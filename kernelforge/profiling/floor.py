@@ -55,7 +55,7 @@ def attainable_us(spec: DeviceSpec, size: SizeFacts) -> float:
 
 
 def work_us(spec: DeviceSpec, size: SizeFacts, *, l2_bytes: float = 0.0) -> float:
-    """The same without the launch.
+    """Least time of the work of a kernel, as in :func:`attainable_us` but without the launch.
 
     Args:
         spec: The GPU.

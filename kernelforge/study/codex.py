@@ -40,7 +40,15 @@ from kernelforge.study.programming_models import (
     programming_model,
 )
 from kernelforge.study.python_functions import kernel_text, python_entry, python_function
-from kernelforge.study.signatures import Underivable, device_code, entry_function, entry_kernel, is_cpp, without_marks
+from kernelforge.study.signatures import (
+    Function,
+    Underivable,
+    device_code,
+    entry_function,
+    entry_kernel,
+    is_cpp,
+    without_marks,
+)
 from kernelforge.study.thrust_functions import marked_function_objects
 from kernelforge.study.triton_kernels import triton_entry, triton_kernel
 from kernelforge.translation.client import CLanguage
@@ -286,11 +294,14 @@ class StudyJudge(Closing):
             case "fortran":
                 return self._in_fortran(kernel, code, offload)
             case "c":
-                return self._in_jail(kernel, code, label, offload)
+                function = entry_function(code, kernel.names)
+                return self._in_jail(kernel, code, function, cpp=is_cpp(code, label), offload=offload)
             case "thrust":
-                return self._in_thrust(kernel, code)
+                function, source = entry_function(without_marks(code), kernel.names), marked_function_objects(code)
+                return self._in_jail(kernel, source, function, cpp=True, offload=offload)
             case "kokkos":
-                return self._in_kokkos(kernel, code)
+                source = kokkos_source(code)
+                return self._in_jail(kernel, source, kokkos_function(source, kernel.names), cpp=True, offload=offload)
 
     def _on_device(self, kernel: StudyKernel, code: str) -> Iterator[tuple[str, Evaluation]]:
         text, unit = device_code(code)
@@ -332,33 +343,13 @@ class StudyJudge(Closing):
                 yield form.text, result.evaluation
 
     def _in_jail(
-        self, kernel: StudyKernel, code: str, label: str, offload: Offload | None
+        self, kernel: StudyKernel, code: str, function: Function, *, cpp: bool, offload: Offload | None
     ) -> Iterator[tuple[str, Evaluation]]:
-        cpp = is_cpp(code, label)
         language: CLanguage = "cpp" if cpp else "c"
-        function = entry_function(code, kernel.names)
         for form in kernel.forms(function):
-            candidate = c_entry(code, function, form, cpp=cpp)
+            candidate = c_entry(code, function, form, cpp=cpp, offload=offload)
             seed = self._seed_of(form, candidate)
             result = self._hosts.evaluate(form.task, candidate, seed=seed, language=language, offload=offload)
-            yield form.text, result.evaluation
-
-    def _in_thrust(self, kernel: StudyKernel, code: str) -> Iterator[tuple[str, Evaluation]]:
-        function = entry_function(without_marks(code), kernel.names)
-        source = marked_function_objects(code)
-        for form in kernel.forms(function):
-            candidate = c_entry(source, function, form, cpp=True, thrust=True)
-            seed = self._seed_of(form, candidate)
-            result = self._hosts.evaluate(form.task, candidate, seed=seed, language="cpp", offload="thrust")
-            yield form.text, result.evaluation
-
-    def _in_kokkos(self, kernel: StudyKernel, code: str) -> Iterator[tuple[str, Evaluation]]:
-        source = kokkos_source(code)
-        function = kokkos_function(source, kernel.names)
-        for form in kernel.forms(function):
-            candidate = c_entry(source, function, form, cpp=True, kokkos=True)
-            seed = self._seed_of(form, candidate)
-            result = self._hosts.evaluate(form.task, candidate, seed=seed, language="cpp", offload="kokkos")
             yield form.text, result.evaluation
 
     def _in_fortran(self, kernel: StudyKernel, code: str, offload: Offload | None) -> Iterator[tuple[str, Evaluation]]:

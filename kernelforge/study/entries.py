@@ -17,6 +17,7 @@ from kernelforge.study.kernels import Form
 from kernelforge.study.signatures import Function, Parameter, Underivable
 from kernelforge.translation.evaluator import c_candidate
 from kernelforge.translation.kokkos import ENTRY_HEADER
+from kernelforge.translation.offload import Offload
 from kernelforge.translation.thrust import HOST_FRAMES
 
 _BLOCKS: Final = {1: (256,), 2: (16, 16), 3: (8, 8, 4)}
@@ -71,19 +72,17 @@ def _around(form: Form) -> tuple[list[str], list[str]]:
     return before, after
 
 
-def c_entry(
-    code: str, function: Function, form: Form, *, cpp: bool, thrust: bool = False, kokkos: bool = False
-) -> Candidate:
+def c_entry(code: str, function: Function, form: Form, *, cpp: bool, offload: Offload | None = None) -> Candidate:
     """A candidate of lane ``c`` that calls a function of the host.
 
     Args:
-        thrust: whether it uses Thrust, and pointers of the device then where it says so of one of its parameters.
-        kokkos: whether it uses Kokkos, and may take views.
+        offload: ``thrust`` for pointers of the device where the code says so of one of its parameters, ``kokkos`` for
+            views; others change nothing here.
     """
     before, after = _around(form)
     values: dict[str, str] = {}
     result = "x" if form.solver else "out"
-    of_device = thrust and _takes_device_pointers(code, function)
+    of_device = offload == "thrust" and _takes_device_pointers(code, function)
     for item, value in zip(function.parameters, form.values, strict=True):
         raw = item.kind in ("array", "index") and not item.container
         if item.rank:
@@ -119,10 +118,10 @@ def c_entry(
                 )
     call = f"    {_call(form, function, values, typed=cpp)}"
     linkage = 'extern "C" ' if cpp else ""
-    frames = [HOST_FRAMES] if thrust else []
+    frames = [HOST_FRAMES] if offload == "thrust" else []
     lines = [f"{linkage}{form.declaration} {{", *frames, *before, call, *after, "}"]
     head = "#include <stdlib.h>\n#include <string.h>\n" + ("#include <vector>\n" if cpp else "")
-    if kokkos:
+    if offload == "kokkos":
         head += f"#include <{ENTRY_HEADER}>\n"
         lines = [lines[0], "    try {", *lines[1:-1], _REPORTED, "}"]
     if any("thrust::" in line for line in lines):

@@ -1,7 +1,7 @@
-"""The function that a Kokkos suggestion answers with, and the suggestion as it is compiled.
+"""Read the function of a Kokkos suggestion that computes the kernel, and prepare its text for the compiler.
 
-For reading alone, aliases are expanded, templates get the types that a call of ours gives them, and each type of a view
-becomes one word, which stands for it.
+For reading alone, aliases are expanded, templates get the types that the study's call gives them, and each type of a
+view becomes one word, which stands for it.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ _VIEW: Final = re.compile(r"\b(?:typename\s+)?(?:(?:::\s*)?Kokkos\s*::\s*)?View\
 _MEMBER_TYPE: Final = re.compile(r"\s*::\s*(?:template\s+)?\w+")
 _DATA: Final = re.compile(r"(?:const )?((?:std ?:: ?)?\w+(?: \w+){0,3}?)(?: const)? ?((?:\* ?){1,3})")
 _INDEX_NAME: Final = re.compile(r"row|col|ptr|ind|idx|offset", re.IGNORECASE)
+_CLOSING: Final = {"<": ">", "(": ")", "{": "}"}
+_NO_TYPE: Final = ";{"
+"""Letters that no list of template arguments has."""
 _MOST_DEPTH: Final = 4
 """Aliases of aliases that are expanded."""
 _MOST_HEAD: Final = 300
@@ -33,7 +36,7 @@ _KERNELS: Final = re.compile(r"\bKokkos(?:Blas|Sparse|Batched|Kernels|FFT|Graph)
 
 
 def kokkos_source(code: str) -> str:
-    """The code as it is compiled: calls that initialise Kokkos, or end it, are ours, for others go on with it.
+    """The text for the compiler: it neither initialises nor finalises Kokkos, which all calls of a process share.
 
     Raises:
         Underivable: it needs what Kokkos's device here lacks.
@@ -47,7 +50,7 @@ def kokkos_source(code: str) -> str:
 
 
 def kokkos_function(code: str, names: re.Pattern[str]) -> Function:
-    """The function that a suggestion answers with, as :func:`entry_function` chooses it.
+    """The function of a suggestion that computes the kernel, as :func:`entry_function` chooses it.
 
     Args:
         code: of the suggestion.
@@ -82,21 +85,19 @@ def _expanded(text: str) -> str:
     return text
 
 
-def _closing(text: str, opening: int) -> int:
-    """Place of the ``>`` that closes the ``<`` at ``opening``.
+def _closing(text: str, opening: int, until: str = "") -> int:
+    """Place of the bracket that closes the one at ``opening``, before any of the letters ``until``.
 
     Raises:
         Underivable: nothing closes it.
     """
-    depth = 0
+    bracket = text[opening]
+    closing, depth = _CLOSING[bracket], 0
     for at in range(opening, len(text)):
-        if text[at] == "<":
-            depth += 1
-        elif text[at] == ">":
-            depth -= 1
-            if not depth:
-                return at
-        elif text[at] in ";{":
+        depth += (text[at] == bracket) - (text[at] == closing)
+        if not depth:
+            return at
+        if text[at] in until:
             break
     raise Underivable("it is cut short or malformed")
 
@@ -117,11 +118,11 @@ def _without_templates(text: str) -> str:
     """The text without its templates of functions, whose parameters have types."""
     at = 0
     while match := _TEMPLATE.search(text, at):
-        at, end = match.end(), _closing(text, match.end() - 1)
+        at, end = match.end(), _closing(text, match.end() - 1, _NO_TYPE)
         if _OF_CLASS.match(text, end + 1):
             continue
         body = text.find("{", end)
-        close = _block_end(text, body) if body >= 0 else len(text)
+        close = _closing(text, body) + 1 if body >= 0 else len(text)
         function = text[end + 1 : close]
         for part in _split(text[match.end() : end]):
             parameter = _TEMPLATE_PARAMETER.fullmatch(part)
@@ -131,15 +132,6 @@ def _without_templates(text: str) -> str:
         at = match.start()
         text = text[:at] + function + text[close:]
     return text
-
-
-def _block_end(text: str, opening: int) -> int:
-    depth = 0
-    for at in range(opening, len(text)):
-        depth += (text[at] == "{") - (text[at] == "}")
-        if not depth:
-            return at + 1
-    raise Underivable("it is cut short or malformed")
 
 
 def _typed(function: str, name: str, default: str | None) -> str:
@@ -157,20 +149,11 @@ def _typed(function: str, name: str, default: str | None) -> str:
         call = re.search(rf"(?<![\w.]){re.escape(item)}\s*\(", body)
         if call is None:
             return f"double{match[1]}{item}"
-        indices = _split(_bracketed(body, call.end() - 1))
+        indices = _split(body[call.end() : _closing(body, call.end() - 1)])
         element = "int" if len(indices) == 1 and _INDEX_NAME.search(item) else "double"
         return f"Kokkos::View<{element}{'*' * len(indices)}>{match[1]}{item}"
 
     return re.sub(rf"\b{re.escape(name)}\b(\s*(?:const\s*)?&?\s*)(\w+)", declared, head) + brace + body
-
-
-def _bracketed(text: str, opening: int) -> str:
-    depth = 0
-    for at in range(opening, len(text)):
-        depth += (text[at] == "(") - (text[at] == ")")
-        if not depth:
-            return text[opening + 1 : at]
-    raise Underivable("it is cut short or malformed")
 
 
 def _with_words(text: str, views: dict[str, ViewType]) -> str:
@@ -189,7 +172,7 @@ def _view_types(text: str) -> Iterator[tuple[int, int]]:
     """Start and end of each type of a view, with the type that it names as its member."""
     at = 0
     while match := _VIEW.search(text, at):
-        at = _closing(text, match.end() - 1) + 1
+        at = _closing(text, match.end() - 1, _NO_TYPE) + 1
         while member := _MEMBER_TYPE.match(text, at):
             at = member.end()
         yield match.start(), at
@@ -197,7 +180,7 @@ def _view_types(text: str) -> Iterator[tuple[int, int]]:
 
 def _view_type(text: str) -> ViewType:
     plain = " ".join(text.split())
-    inside = plain[plain.index("<") + 1 : _closing(plain, plain.index("<"))]
+    inside = plain[plain.index("<") + 1 : _closing(plain, plain.index("<"), _NO_TYPE)]
     arguments = _split(inside)
     data = _DATA.fullmatch(arguments[0]) if arguments else None
     if data is None:

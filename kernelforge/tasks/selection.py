@@ -36,7 +36,7 @@ def selected_names(patterns: Sequence[str], names: Sequence[str], where: str) ->
     """
     selected: dict[str, None] = {}
     for pattern in patterns:
-        matching = [name for name in names if name == pattern] or [name for name in names if _matches(pattern, name)]
+        matching = _matching(pattern, names)
         if not matching:
             raise no_such_task(pattern, names, where)
         selected.update(dict.fromkeys(matching))
@@ -61,15 +61,15 @@ def selected_in_suites(patterns: Sequence[str], names: Sequence[str], where: str
     for pattern in patterns:
         if len(same := bare.get(pattern, ())) > 1:
             raise UsageError(f"{where} has several tasks '{pattern}'; name one: {', '.join(same)}")
-        try:
-            matching = selected_names([pattern], names, where)
-        except UsageError:
-            fitting = [name for part in bare if _matches(pattern, part) for name in bare[part]]
-            matching = tuple(same or fitting)
-            if not matching:
-                raise
+        matching = _matching(pattern, names) or [name for part in _matching(pattern, list(bare)) for name in bare[part]]
+        if not matching:
+            raise no_such_task(pattern, names, where)
         selected.update(dict.fromkeys(matching))
     return tuple(selected)
+
+
+def _matching(pattern: str, names: Sequence[str]) -> list[str]:
+    return [name for name in names if name == pattern] or [name for name in names if _matches(pattern, name)]
 
 
 def _matches(pattern: str, name: str) -> bool:

@@ -92,7 +92,7 @@ def test_translations_are_timed_and_their_table_has_a_row_for_each(
 
 
 @needs_cc
-def test_the_shipped_transcript_answers_the_prompts_of_today(cli: Callable[..., Done]) -> None:
+def test_the_shipped_transcript_has_every_task_and_can_be_replayed(cli: Callable[..., Done]) -> None:
     recording = Path(__file__).parents[2] / "results" / "reference" / "translate-openmp.jsonl"
     answered = {json.loads(line)["task"] for line in recording.read_text().splitlines()[1:]}
     assert answered == {task.name for task in shipped("translate")}

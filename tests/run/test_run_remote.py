@@ -20,8 +20,8 @@ from kernelforge.evaluation.remote.pool import RemotePool
 from kernelforge.records import Attempt, RunState
 from kernelforge.run import Event, StopSignal
 from tests.run.run_helpers import TASKS, open_store, quick_config, run_in
-from tests.support.ssh_host import SshHost, reachable_host
-from tests.workers.engine_orders import all_gone, family_of, running
+from tests.support.ssh_host import SshHost, reachable_host, ssh_clients
+from tests.workers.engine_orders import all_gone, family_of
 
 pytestmark = pytest.mark.slow
 
@@ -48,12 +48,6 @@ def results(folder: Path) -> list[dict[str, Any]]:
     return [attempt(each) for each in sorted(attempts, key=lambda each: (each.task, each.number))]
 
 
-def clients() -> set[int]:
-    """This process's own children that are clients of ssh."""
-    own = family_of(os.getpid()) - {os.getpid()}
-    return {pid for pid in running(own) if b"BatchMode=yes" in Path(f"/proc/{pid}/cmdline").read_bytes()}
-
-
 @pytest.fixture(scope="module")
 def local(host: SshHost, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     folder = tmp_path_factory.mktemp("local")
@@ -71,7 +65,7 @@ def test_a_run_there_equals_one_here_and_survives_a_cut(
         if event.kind == "stage" and event.stage == "evaluate":
             seen.update(family_of(host.pids[-1]))
             if event.round == 1:
-                for client in clients():
+                for client in ssh_clients():
                     os.kill(client, signal.SIGKILL)
                     cuts.append(event.round)
 

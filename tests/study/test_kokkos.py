@@ -300,7 +300,7 @@ def test_a_view_of_other_dimensions_is_not_passed() -> None:
     code = "void axpy(double a, Kokkos::View<double **> x, Kokkos::View<double **> y) { }"
     function = kokkos_function(code, KERNELS["axpy"].names)
     with pytest.raises(Underivable, match="`x` of `axpy` is a view of 2 dimensions"):
-        c_entry(code, function, KERNELS["axpy"].forms(function)[0], cpp=True, kokkos=True)
+        c_entry(code, function, KERNELS["axpy"].forms(function)[0], cpp=True, offload="kokkos")
 
 
 def test_without_kokkos_the_model_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ import pytest
 
 from kernelforge.devices.emulated.codegen.llvm_jit import cache_folder
 from kernelforge.devices.remote.shipment import package_shipment
+from tests.workers.engine_orders import family_of, running
 
 CLIENT = shutil.which("ssh")
 
@@ -145,6 +146,12 @@ async def _copy(source: Any, target: Any) -> None:
     finally:
         if isinstance(target, asyncio.StreamWriter):
             target.close()
+
+
+def ssh_clients() -> set[int]:
+    """This process's own children that are clients of ssh."""
+    own = family_of(os.getpid()) - {os.getpid()}
+    return {pid for pid in running(own) if b"BatchMode=yes" in Path(f"/proc/{pid}/cmdline").read_bytes()}
 
 
 @contextmanager
