@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
+import numpy as np
 from pydantic import ValidationError
 
 from kernelforge.capture.grouping import Group, groups_of, packet
@@ -21,12 +22,19 @@ from kernelforge.capture.records import (
     CapturedNode,
     GroupCall,
     GroupWeight,
+    ModelTimes,
 )
+from kernelforge.devices import make_device
+from kernelforge.devices.cuda.device import CudaDevice
+from kernelforge.devices.gpu_locks import GpuLocks
 from kernelforge.errors import ChildDied, ChildTimeout, SandboxError, TaskError, UsageError
+from kernelforge.evaluation.pool import gpu_lock_folder
+from kernelforge.evaluation.timing.statistics import median_of_clusters
 from kernelforge.hardware.specs import DeviceSpec
-from kernelforge.prediction import kernel_us, near_bytes, predict_baseline
+from kernelforge.prediction import BaselineTime, kernel_us, near_bytes, predict_baseline
 from kernelforge.profiling.floor import work_us
 from kernelforge.records import SizeFacts, content_hash, first_fault
+from kernelforge.records.timing import Interval
 from kernelforge.sandbox import Child, Zygote
 from kernelforge.sandbox.policy import Limits, role_policy
 from kernelforge.tasks.constants import MOST_SOURCE_BYTES
@@ -34,6 +42,9 @@ from kernelforge.tasks.files import read_plain_file
 from kernelforge.version import __version__
 
 _MODULE: Final = "kernelforge.capture.worker"
+_TIMED_MODULE: Final = "kernelforge.capture.timed_worker"
+_CLUSTER: Final = 10
+"""Timed calls that are drawn together for an interval: neighbours share the GPU's clock."""
 MEMORY_BYTES: Final = 16 << 30
 """Of the child: enough for models that have to be constructed for real."""
 _RANDOM: Final = frozenset({
@@ -104,6 +115,105 @@ def capture_model(
     return capture_record(graph, model, inputs, module, spec)
 
 
+def capture_on_gpu(
+    model: Source,
+    inputs: Source,
+    device: str,
+    *,
+    module: str = "",
+    allow_unconfined: bool = False,
+    timeout_s: float = 900.0,
+    tell: Callable[[str], None] = lambda line: None,
+) -> Capture:
+    """Capture a model, or a part of it, with the times that it and its groups take on a GPU of this machine.
+
+    Args:
+        device: Name of the GPU: ``cuda:0``.
+        tell: Called with a line of text while another process uses the GPU.
+
+    The other arguments, and errors, are those of :func:`capture_model`.
+
+    Raises:
+        DeviceError: The GPU cannot be used.
+    """
+    until = time.monotonic() + timeout_s
+    graph = capture_graph(model, inputs, module, allow_unconfined=allow_unconfined, timeout_s=timeout_s)
+    nodes = {node.name: node.op for node in graph.nodes if node.kind == "op"}
+    with closing(make_device(device, allow_unconfined=allow_unconfined)) as gpu:
+        if not isinstance(gpu, CudaDevice):
+            raise UsageError(f"{device} is no GPU of this machine; name one, such as cuda:0")
+        locks = GpuLocks((gpu.name,), gpu_lock_folder(), keys={gpu.name: gpu.facts.uuid} if gpu.facts.uuid else {})
+        request = {**source_request(model, inputs, module), "device": "cuda:0", "nodes": nodes}
+        with (
+            locks.hold(gpu.name, task="capture", on_wait=tell),
+            model_children(
+                _TIMED_MODULE,
+                role="gpu-oracle",
+                environment=gpu.environment,
+                allow_unconfined=allow_unconfined,
+                timeout_s=timeout_s,
+            ) as spawn,
+        ):
+            times = model_times(spawn, request, until, model.path)
+        return measured_record(graph, times, model, inputs, module, gpu.spec, gpu.facts.name)
+
+
+def model_times(spawn: Callable[[], Child], request: Mapping[str, Any], until: float, path: Path) -> ModelTimes:
+    """Times of a model, from a child that runs it on a GPU.
+
+    Args:
+        spawn: Gives such a child.
+        request: That of :func:`source_request`, with the device and the operators of the graph's nodes.
+        until: When the reply has to be there, by ``time.monotonic``.
+        path: The model's file.
+
+    Raises:
+        TaskError: It cannot be timed.
+        SandboxError: The child sent what cannot be read.
+    """
+    try:
+        with spawn() as child:
+            reply = child.call(dict(request), timeout_s=max(0.0, until - time.monotonic())).data
+    except ChildTimeout:
+        raise TaskError("the model is not timed in the time that it may take; give --timeout more seconds") from None
+    except ChildDied as error:
+        raise TaskError(f"the model's process ended while it was timed ({first_line(error)})") from error
+    if "error" in reply:
+        raise TaskError(f"{path}: {first_line(reply['error'])}")
+    try:
+        return ModelTimes.model_validate(reply)
+    except ValidationError as error:
+        raise SandboxError(
+            f"the child that times models sent times that cannot be read: {first_fault(error)}"
+        ) from error
+
+
+def measured_record(
+    graph: CapturedGraph, times: ModelTimes, model: Source, inputs: Source, module: str, spec: DeviceSpec, gpu: str
+) -> Capture:
+    """A captured graph with times that were measured on a GPU.
+
+    Args:
+        graph: The graph.
+        times: Of the model and of the graph's nodes.
+        model: The function that made it.
+        inputs: The function that made its arguments.
+        module: Dotted name of the part; empty for all of it.
+        spec: Figures of the GPU, which floors follow from.
+        gpu: Its name.
+
+    Raises:
+        TaskError: The times are no times of this graph.
+    """
+    groups = equal_groups(graph, times.nodes_us, spec)
+    if not any(group.time_us for group in groups):
+        raise TaskError("no time was measured for any operator of the model's graph, so its groups have no shares")
+    clusters = [np.array(times.calls_us[at : at + _CLUSTER]) for at in range(0, len(times.calls_us), _CLUSTER)]
+    total = median_of_clusters(clusters, np.random.default_rng(0))
+    source = f"{len(times.calls_us)} calls by CUDA events, groups by the profiler of torch {times.torch}"
+    return _record(graph, groups, (model, inputs, module), gpu, "measured", source, total)
+
+
 def capture_record(graph: CapturedGraph, model: Source, inputs: Source, module: str, spec: DeviceSpec) -> Capture:
     """A captured graph with the times that its groups take on a GPU.
 
@@ -114,20 +224,51 @@ def capture_record(graph: CapturedGraph, model: Source, inputs: Source, module: 
         eager = predict_baseline(graph.trace, spec)
     except ValueError as error:
         raise TaskError(f"the model has no predicted time: {error}") from error
+    groups = equal_groups(graph, node_times(graph, eager), spec)
+    total = (eager.time_us, (eager.low_us, eager.high_us))
+    return _record(graph, groups, (model, inputs, module), spec.title, "predicted", eager.source, total)
+
+
+def node_times(graph: CapturedGraph, eager: BaselineTime) -> dict[str, float]:
+    """Predicted time in µs of the kernels of each node, from that of its operators."""
     times = [part.time_us / part.calls for part in eager.per_operator]
-    groups = equal_groups(graph, times, spec)
+    return {node.name: sum(times[position] for position in node.operators) for node in graph.nodes}
+
+
+def _record(
+    graph: CapturedGraph,
+    groups: Sequence[CapturedGroup],
+    captured: tuple[Source, Source, str],
+    gpu: str,
+    origin: Literal["predicted", "measured"],
+    time_source: str,
+    total: tuple[float, Interval],
+) -> Capture:
+    """The content of ``capture.json``.
+
+    Args:
+        graph: The graph.
+        groups: Its groups, without names.
+        captured: Functions that made the model and its arguments, and the part's dotted name.
+        gpu: Title of the GPU.
+        origin: Of the times.
+        time_source: What they were measured or predicted by.
+        total: Time of a call of the model in µs, and its interval.
+    """
+    model, inputs, module = captured
+    total_us, (low_us, high_us) = total
     kernels_us = sum(group.time_us * len(group.calls) for group in groups)
     return Capture(
         kernelforge=__version__,
         model=model.record(),
         inputs=inputs.record(),
         module=module,
-        gpu=spec.title,
-        time_origin="predicted",
-        time_source=eager.source,
-        total_us=eager.time_us,
-        low_us=eager.low_us,
-        high_us=eager.high_us,
+        gpu=gpu,
+        time_origin=origin,
+        time_source=time_source,
+        total_us=total_us,
+        low_us=low_us,
+        high_us=high_us,
         kernels_us=kernels_us,
         training=graph.training,
         nodes=graph.nodes,
@@ -136,24 +277,26 @@ def capture_record(graph: CapturedGraph, model: Source, inputs: Source, module: 
 
 
 @contextmanager
-def model_child(role: str, *, allow_unconfined: bool, timeout_s: float) -> Iterator[Child]:
-    """A jailed child that runs a user's model.
+def model_children(
+    module: str,
+    *,
+    role: str = "oracle",
+    environment: Mapping[str, str] | None = None,
+    allow_unconfined: bool,
+    timeout_s: float,
+) -> Iterator[Callable[[], Child]]:
+    """A function that starts jailed children that run a user's model, each in a new process.
 
     Args:
-        role: Module that the child runs.
-        allow_unconfined: Run it without a jail where none works.
-        timeout_s: Longest wait for the child.
+        module: What the children run.
+        role: Whose grants they have.
+        environment: Names the GPU that they may use.
+        allow_unconfined: Run them without a jail where none works.
+        timeout_s: Longest wait for one.
     """
-    with _model_children(role, allow_unconfined=allow_unconfined, timeout_s=timeout_s) as spawn, spawn() as child:
-        yield child
-
-
-@contextmanager
-def _model_children(role: str, *, allow_unconfined: bool, timeout_s: float) -> Iterator[Callable[[], Child]]:
-    """A function that starts such a child, each in a new process; the arguments are those of :func:`model_child`."""
-    policy = replace(role_policy("oracle"), module=role)
+    policy = replace(role_policy(role), module=module)
     limits = Limits(wall_s=timeout_s, cpu_s=2 * timeout_s, memory_bytes=MEMORY_BYTES)
-    with Zygote("oracle", allow_unconfined=allow_unconfined, policy=policy) as zygote:
+    with Zygote(role, allow_unconfined=allow_unconfined, policy=policy, environment=environment or {}) as zygote:
         yield lambda: zygote.spawn(limits)
 
 
@@ -174,7 +317,7 @@ def capture_graph(
     """The graph of a model, or of a part of it; arguments and errors are those of :func:`capture_model`."""
     until = time.monotonic() + timeout_s
     try:
-        with _model_children(_MODULE, allow_unconfined=allow_unconfined, timeout_s=timeout_s) as spawn:
+        with model_children(_MODULE, allow_unconfined=allow_unconfined, timeout_s=timeout_s) as spawn:
             reply = graph_reply(spawn, source_request(model, inputs, module), until)
     except ChildTimeout:
         raise TaskError(
@@ -229,8 +372,14 @@ def read_graph(reply: Mapping[str, Any]) -> CapturedGraph:
         raise SandboxError(f"the child that captures models sent a graph that cannot be read: {fault}") from error
 
 
-def equal_groups(graph: CapturedGraph, times: Sequence[float], spec: DeviceSpec) -> list[CapturedGroup]:
-    """The groups of a graph, equal ones together, without their names and shares."""
+def equal_groups(graph: CapturedGraph, times: Mapping[str, float], spec: DeviceSpec) -> list[CapturedGroup]:
+    """The groups of a graph, equal ones together, without their names and shares.
+
+    Args:
+        graph: The graph.
+        times: Of the kernels of its nodes, in µs; a node that is not named takes none.
+        spec: Figures of the GPU, which floors follow from.
+    """
     nodes = {node.name: node for node in graph.nodes}
     near = near_bytes(graph.trace, spec)
     by_digest: dict[str, list[Group]] = {}
@@ -277,7 +426,7 @@ def _captured(
     equal: Sequence[Group],
     graph: CapturedGraph,
     nodes: Mapping[str, CapturedNode],
-    times: Sequence[float],
+    times: Mapping[str, float],
     near: Sequence[Sequence[float]],
     spec: DeviceSpec,
 ) -> CapturedGroup:
@@ -316,7 +465,7 @@ def _captured(
         calls=tuple(call_of(each, nodes) for each in equal),
         bytes=moved,
         flops=flops,
-        time_us=sum(times[at] for each in equal for name in each.nodes for at in nodes[name].operators) / len(equal),
+        time_us=sum(times.get(name, 0.0) for each in equal for name in each.nodes) / len(equal),
         share=0.0,
         floor_us=work_us(spec, facts, l2_bytes=min(moved, kept_bytes)) + kernel_us(),
         no_task=_no_task(group, nodes, [operator.name for operator in operators]),

@@ -116,6 +116,16 @@ class CapturedGraph(Record):
         return self
 
 
+class ModelTimes(Record):
+    """Times of a model on a GPU, as the confined child sends them."""
+
+    calls_us: tuple[Annotated[float, Field(gt=0, le=1e9)], ...] = Field(min_length=20, max_length=10_000)
+    """Of single calls in eager PyTorch on an idle GPU, in order."""
+    nodes_us: dict[str, Annotated[float, Field(ge=0, le=1e9)]] = Field(max_length=MOST_NODES)
+    """Work of the GPU for each node of the graph in one call."""
+    torch: str = Field(pattern=r"^[0-9A-Za-z.+-]{1,64}$")
+
+
 GroupKind = Literal["attention", "matmul", "convolution", "recurrent", "reduction", "gather", "pointwise", "other"]
 
 
@@ -206,14 +216,14 @@ class Capture(Record):
     """Part of the model that was captured; empty for all of it."""
     gpu: str
     """Title of the GPU that times and floors are for."""
-    time_origin: Literal["predicted"]
-    """Where times come from."""
+    time_origin: Literal["predicted", "measured"]
+    """Where times come from. Floors follow from figures of the GPU in both."""
     time_source: str
     total_us: float = Field(ge=0)
-    """Time of one call of the model in eager PyTorch, with what the host adds."""
+    """Time of one call of the model in eager PyTorch, with what the host adds; the median where it is measured."""
     low_us: float = Field(ge=0)
     high_us: float = Field(ge=0)
-    """Ends of the 90 % prediction interval of :attr:`total_us`."""
+    """Ends of the interval of :attr:`total_us`: of 90 % where it is predicted, of 95 % where it is measured."""
     kernels_us: float = Field(ge=0)
     """Time of its kernels alone: shares are of this."""
     training: bool

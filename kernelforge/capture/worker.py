@@ -14,6 +14,7 @@ import logging
 import types
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import reduce
 from typing import Any, NamedTuple
 
 import torch
@@ -132,17 +133,17 @@ def looks_at_values(error: TaskError) -> bool:
 
 def _namespace(source: str, what: str) -> dict[str, Any]:
     module = types.ModuleType("kernelforge_model")
-    with _step(f"running {what}"), seeded(0):
+    with step(f"running {what}"), seeded(0):
         exec(compile(source, "model.py", "exec"), module.__dict__)
     return module.__dict__
 
 
 def _made(namespace: dict[str, Any], model: str, others: dict[str, Any], inputs: str, module: str) -> Made:
-    with _step(f"{model}()"), seeded(0):
+    with step(f"{model}()"), seeded(0):
         made = _function(namespace, model)()
     if not isinstance(made, nn.Module):
         raise TaskError(f"{model}() returns {type(made).__name__}; let it return a torch.nn.Module")
-    with _step(f"{inputs}()"), seeded(0):
+    with step(f"{inputs}()"), seeded(0):
         values = _function(others, inputs)()
     args: tuple[Any, ...] = ()
     keywords: dict[str, Any] = {}
@@ -186,7 +187,7 @@ def _part(made: Made, name: str) -> Made:
 
     hook = part.register_forward_pre_hook(note, with_kwargs=True)
     try:
-        with _step("the model's forward", reached=calls):
+        with step("the model's forward", reached=calls):
             made.model(*made.args, **made.keywords)
     finally:
         hook.remove()
@@ -298,6 +299,26 @@ def user_outputs(program: torch.export.ExportedProgram, node: fx.Node) -> list[A
     return [each for each in tree_leaves(node.args[0]) if isinstance(each, fx.Node) and each.name in own]
 
 
+def placeholder_values(program: torch.export.ExportedProgram, wrapped: nn.Module, leaves: Sequence[Any]) -> list[Any]:
+    """Values of the placeholders of a graph, in order.
+
+    Args:
+        program: The graph.
+        wrapped: The module that it was made of, which has its weights.
+        leaves: The model's own inputs, flat.
+    """
+    own = iter(leaves)
+    values: list[Any] = []
+    for spec in program.graph_signature.input_specs:
+        if spec.kind == InputKind.USER_INPUT:
+            values.append(next(own))
+        elif spec.kind in (InputKind.PARAMETER, InputKind.BUFFER):
+            values.append(reduce(getattr, str(spec.target).split("."), wrapped))
+        else:
+            values.append(program.constants[str(spec.target)])
+    return values
+
+
 class _Positions(OperatorRecorder):  # type: ignore[no-untyped-call]
     """Records which operators each node of a graph runs."""
 
@@ -387,7 +408,7 @@ def _plain(argument: Any) -> Any:
 
 
 @contextlib.contextmanager
-def _step(what: str, *, reached: Sequence[Any] = ()) -> Iterator[None]:
+def step(what: str, *, reached: Sequence[Any] = ()) -> Iterator[None]:
     """Turn a failure of third-party code into one sentence; nothing where ``reached`` has what was looked for."""
     try:
         with warnings.catch_warnings():

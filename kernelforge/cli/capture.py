@@ -17,12 +17,12 @@ from kernelforge.cli.support.options import (
     console,
     model_sources,
     print_view,
+    warn,
 )
 from kernelforge.errors import UsageError
 
 if TYPE_CHECKING:
     from kernelforge.capture.records import Capture
-    from kernelforge.hardware.specs import DeviceSpec
     from kernelforge.tasks.loaders.write_suite import Origin
 
 
@@ -31,8 +31,13 @@ def capture(
     inputs: InputsOption = None,
     module: ModuleOption = "",
     device: Annotated[
-        str, typer.Option("--device", metavar="NAME", help="The emulated device that times are predicted for.")
-    ] = "emulated:h100",
+        str | None,
+        typer.Option(
+            "--device",
+            metavar="NAME",
+            help="A GPU, to measure times on, or an emulated device, to predict them for; the best here if left out.",
+        ),
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", metavar="FOLDER", help="Write groups as a suite: a folder that does not exist."),
@@ -62,7 +67,9 @@ def capture(
         raise UsageError("--write and --top choose what a suite gets: add --output FOLDER, which is made")
     if write and top:
         raise UsageError("--write and --top both choose groups; give one of them")
-    from kernelforge.capture.client import capture_model
+    from kernelforge.capture.client import capture_model, capture_on_gpu
+    from kernelforge.devices import best_device, check_device
+    from kernelforge.hardware.specs import find_spec
     from kernelforge.report.terminal.capture import capture_lines
     from kernelforge.tasks.loaders.write_suite import Origin, refuse_other_folder
 
@@ -70,14 +77,27 @@ def capture(
     origin = Origin("capture", Path(":".join(filter(None, (str(source.path), source.function, module)))))
     if output is not None:
         refuse_other_folder(output, origin)
-    captured = capture_model(
-        source,
-        inputs_source,
-        _spec(device),
-        module=module,
-        allow_unconfined=allow_unconfined,
-        timeout_s=timeout,
-    )
+    named = check_device(device or best_device())
+    spec = find_spec(named)
+    if spec is not None:
+        captured = capture_model(
+            source,
+            inputs_source,
+            spec,
+            module=module,
+            allow_unconfined=allow_unconfined,
+            timeout_s=timeout,
+        )
+    else:
+        captured = capture_on_gpu(
+            source,
+            inputs_source,
+            named,
+            module=module,
+            allow_unconfined=allow_unconfined,
+            timeout_s=timeout,
+            tell=warn,
+        )
     if output is not None:
         if not as_json:
             print_view(captured, capture_lines, as_json=False)
@@ -117,18 +137,3 @@ def _write(
         where = f"; suite {folder}" if tasks else ""
         out.print(f"{len(tasks)} tasks, {len(missing)} groups not written{where}", soft_wrap=True)
     return captured
-
-
-def _spec(device: str) -> DeviceSpec:
-    """Figures of an emulated device.
-
-    Raises:
-        UsageError: It is none.
-    """
-    from kernelforge.devices import check_device
-    from kernelforge.hardware.specs import find_spec
-
-    spec = find_spec(check_device(device)) if device.startswith("emulated") else None
-    if spec is None:
-        raise UsageError(f"--device {device!r} is no emulated device; name one, such as emulated:h100")
-    return spec

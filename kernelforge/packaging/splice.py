@@ -95,7 +95,7 @@ def splice(
     if spec is None:
         raise UsageError("name at least one package of an emulated device that this version has")
     graph = read_graph(captured(program) | {"training": model.training})
-    matches = match_packages(equal_groups(graph, [0.0] * len(graph.trace.operators), spec), folders)
+    matches = match_packages(equal_groups(graph, {}, spec), folders)
     replacements = [
         Replacement(call, _Operator(operator), match.order, match.restored)
         for match, operator in zip(matches, operators, strict=True)

@@ -20,7 +20,7 @@ from kernelforge.capture.client import (
     capture_graph,
     capture_record,
     first_line,
-    model_child,
+    model_children,
     source_request,
 )
 from kernelforge.capture.records import Capture, CapturedFile, CapturedGraph
@@ -363,7 +363,10 @@ def _check(
         "calls": [call for of_package in calls for call in of_package],
     }
     try:
-        with model_child(_MODULE, allow_unconfined=allow_unconfined, timeout_s=timeout_s) as child:
+        with (
+            model_children(_MODULE, allow_unconfined=allow_unconfined, timeout_s=timeout_s) as spawn,
+            spawn() as child,
+        ):
             frame = child.call(request, timeout_s=timeout_s)
             while "package" in frame.data:
                 try:

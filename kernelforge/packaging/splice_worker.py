@@ -11,16 +11,16 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial, reduce
+from functools import partial
 from typing import Any, Final
 
 import torch
 from torch import fx, nn
-from torch.export.graph_signature import InputKind, OutputKind
+from torch.export.graph_signature import OutputKind
 from torch.utils._pytree import tree_flatten, tree_map
 
 from kernelforge.capture.records import GroupCall
-from kernelforge.capture.worker import NO_OPERATOR, Made, Tensors, exported, made_of
+from kernelforge.capture.worker import NO_OPERATOR, Made, Tensors, exported, made_of, placeholder_values
 from kernelforge.errors import TaskError
 from kernelforge.evaluation.oracle.worker.comparison import Got, compare_outputs
 from kernelforge.evaluation.oracle.worker.reference import clone_strided, seeded, tensor_view
@@ -170,15 +170,10 @@ class _Runs:
 
     def _by_graph(self, change: Any, *, double: bool) -> list[torch.Tensor]:
         """Outputs of the functional graph on changed inputs and weights."""
-        values, leaves = [], iter(self._leaves)
-        for spec in self._program.graph_signature.input_specs:
-            if spec.kind == InputKind.USER_INPUT:
-                value = next(leaves)
-            elif spec.kind in (InputKind.PARAMETER, InputKind.BUFFER):
-                value = reduce(getattr, str(spec.target).split("."), self._wrapped)
-            else:
-                value = self._program.constants[str(spec.target)]
-            values.append(change(value) if isinstance(value, torch.Tensor) else value)
+        values = [
+            change(value) if isinstance(value, torch.Tensor) else value
+            for value in placeholder_values(self._program, self._wrapped, self._leaves)
+        ]
         default = torch.get_default_dtype()
         torch.set_default_dtype(torch.float64 if double else default)
         try:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kernelforge.capture.client import equal_groups, graph_reply, read_graph
+from kernelforge.capture.client import equal_groups, graph_reply, node_times, read_graph
 from kernelforge.capture.records import CapturedGraph
 from kernelforge.capture.worker import capture, looks_at_values
 from kernelforge.errors import ChildDied, TaskError
@@ -26,7 +26,7 @@ def test_a_repeated_layer_is_one_group_with_its_calls(graph_of: Callable[..., Ca
     graph = graph_of(FORWARD, "torch.randn(4, 16, 32)", LAYERS)
     spec = spec_by_key("h100")
     eager = predict_baseline(graph.trace, spec)
-    product, norm = equal_groups(graph, [part.time_us for part in eager.per_operator], spec)[::-1]
+    product, norm = equal_groups(graph, node_times(graph, eager), spec)[::-1]
     assert (product.operators, norm.operators) == (("linear", "gelu"), ("layer_norm",))
     assert [call.module for call in product.calls] == ["layers.0", "layers.1", "layers.2"]
     assert [call.weights for call in norm.calls] == [(f"layers.{n}.0.weight", f"layers.{n}.0.bias") for n in range(3)]
@@ -40,7 +40,7 @@ def test_a_floor_is_a_time_of_the_same_kind_as_that_of_the_kernels(graph_of: Cal
     """Neither has a launch, and both read from the L2 what the product has just written."""
     graph = graph_of("return torch.softmax(self.up(x), -1)", "torch.randn(4, 96, 64)", "self.up = nn.Linear(64, 64)")
     spec = spec_by_key("h100")
-    times = [part.time_us for part in predict_baseline(graph.trace, spec).per_operator]
+    times = node_times(graph, predict_baseline(graph.trace, spec))
     groups = {group.kind: group for group in equal_groups(graph, times, spec)}
     product, softmax = groups["matmul"], groups["reduction"]
     assert kernel_us() < softmax.floor_us < softmax.time_us < spec.launch_overhead_us
@@ -54,7 +54,7 @@ def test_a_floor_is_a_time_of_the_same_kind_as_that_of_the_kernels(graph_of: Cal
 def test_complex_numbers_are_the_reason_why_a_group_has_no_task(graph_of: Callable[..., CapturedGraph]) -> None:
     """Also where another group alone reads them, and in bytes."""
     graph = graph_of("return torch.fft.irfft(torch.fft.rfft(x) * 2)", "torch.randn(4, 64)")
-    groups = equal_groups(graph, [1.0] * len(graph.trace.operators), spec_by_key("h100"))
+    groups = equal_groups(graph, {}, spec_by_key("h100"))
     transform, product, _ = groups
     reason = "fft_rfft is complex64: complex numbers are not supported as inputs, weights or outputs of a task"
     assert [transform.no_task, product.no_task] == [reason, reason]

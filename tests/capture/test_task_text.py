@@ -65,7 +65,7 @@ def test_the_tasks_of_a_model_one_after_the_other_are_the_model(
     body, inputs, init = CASES[name]
     graph = graph_of(body, inputs, init)
     nodes = {node.name: node for node in graph.nodes}
-    groups = equal_groups(graph, [0.0] * len(graph.trace.operators), spec_by_key("h100"))
+    groups = equal_groups(graph, {}, spec_by_key("h100"))
     model, values = model_and_inputs(body, inputs, init)
     expected = flatten_outputs(model(*values))
     weights = dict(model.named_parameters()) | dict(model.named_buffers())
@@ -112,7 +112,7 @@ def model_and_inputs(body: str, inputs: str, init: str) -> tuple[nn.Module, list
 def test_extents_are_constants_and_numbers_follow_them(graph_of: Callable[..., CapturedGraph]) -> None:
     graph = graph_of(ATTENTION, CASES["attention"][1], CASES["attention"][2])
     nodes = {node.name: node for node in graph.nodes}
-    groups = equal_groups(graph, [0.0] * len(graph.trace.operators), spec_by_key("h100"))
+    groups = equal_groups(graph, {}, spec_by_key("h100"))
     (attention,) = (group for group in groups if group.kind == "attention")
     text = TaskText(attention, nodes, "net")
     rows = next(name for name, value in text.constants.items() if value == 24)

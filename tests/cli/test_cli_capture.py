@@ -60,7 +60,7 @@ def test_a_group_becomes_a_task_that_can_be_judged(cli, monkeypatch: pytest.Monk
         (["net.py", "--inputs", "make_inputs"], "write FILE.py:FUNCTION"),
         (["absent.py:make_model", "--inputs", "make_inputs"], "there is no file absent.py"),
         (["net.py:make_model", "--inputs", "make_inputs", "--top", "2"], "add --output FOLDER"),
-        (["net.py:make_model", "--inputs", "make_inputs", "--device", "cuda:0"], "no emulated device"),
+        (["net.py:make_model", "--inputs", "make_inputs", "--device", "cuda:97"], "cuda:97' is not available"),
     ],
 )
 def test_a_bad_command_is_one_line(cli, arguments: list[str], reason: str) -> None:

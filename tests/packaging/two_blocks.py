@@ -107,7 +107,7 @@ def get_init_inputs():
 def groups_of_model(text: str) -> dict[str, CapturedGroup]:
     """Groups of a model by the names of their operators."""
     graph = read_graph(capture(text, "make_model", text, "make_inputs", ""))
-    groups = equal_groups(graph, [1.0] * len(graph.trace.operators), spec_by_key("h100"))
+    groups = equal_groups(graph, {}, spec_by_key("h100"))
     return {" ".join(group.operators): group for group in groups}
 
 

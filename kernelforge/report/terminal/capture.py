@@ -50,15 +50,16 @@ def capture_table(capture: Capture) -> Table:
 
 def capture_lines(capture: Capture) -> Group:
     """The table, with what its times are."""
-    interval = f"{number(capture.low_us)} to {number(capture.high_us)}"
+    level = "90" if capture.time_origin == "predicted" else "95"
+    interval = f"{level} %: {number(capture.low_us)} to {number(capture.high_us)} us"
     part = f", module {capture.module}" if capture.module else ""
     kinds = f"{len(capture.groups)} groups, {sum(len(group.calls) for group in capture.groups)} calls"
     lines: list[RenderableType] = [
         field("model", f"{capture.model.path}:{capture.model.function}{part}; {kinds}"),
         field(
             "time",
-            f"{number(capture.total_us)} us in eager PyTorch, {capture.time_origin} for {capture.gpu} (90 %: "
-            f"{interval} us); kernels alone {number(capture.kernels_us)} us, of which the shares are",
+            f"{number(capture.total_us)} us in eager PyTorch, {capture.time_origin} for {capture.gpu} "
+            f"({interval}); kernels alone {number(capture.kernels_us)} us, of which the shares are",
         ),
     ]
     if capture.training:

@@ -1,0 +1,195 @@
+"""Time a model on a GPU: calls of it in eager PyTorch, and the kernels of each node of its captured graph.
+
+Runs third-party code, in a confined child. The graph is the one that a capture makes, on the CPU's tensors; it is then
+run node by node on the GPU's, so that the profiler of PyTorch says which node launched which kernel.
+"""
+
+from __future__ import annotations
+
+import bisect
+import json
+import logging
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import fx
+from torch.profiler import ProfilerActivity, profile, record_function
+from torch.utils._pytree import tree_flatten, tree_map
+
+from kernelforge.capture.worker import NO_OPERATOR, Made, Tensors, exported, made_of, placeholder_values, step
+from kernelforge.capture.worker import warm_up as warm_up_capture
+from kernelforge.errors import TaskError
+from kernelforge.evaluation.oracle.worker.timed_baseline import Timestamp
+from kernelforge.evaluation.oracle.worker.torch_device import default_device, hide_gpu, open_device, synchronize
+from kernelforge.evaluation.oracle.worker.tracing import operator_name
+from kernelforge.sandbox.channel import Channel
+
+MOST_CALLS: Final = 100
+"""Timed calls of the model: fewer where they take longer than :data:`LONGEST_S` together, and never less than
+:data:`FEWEST_CALLS`."""
+FEWEST_CALLS: Final = 20
+LONGEST_S: Final = 10.0
+WARM_CALLS: Final = 5
+PROFILED_CALLS: Final = 5
+"""Runs of the graph that a node's time is the mean of."""
+_PREFIX: Final = "kernelforge node "
+_LAUNCHES: Final = frozenset({"cuda_runtime", "cuda_driver"})
+_ON_GPU: Final = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
+"""Categories of events in a trace of PyTorch's profiler (kineto): calls of CUDA, and the GPU's work."""
+
+
+def warm_up(options: Mapping[str, Any]) -> None:
+    """Import torch and walk once through a capture, so that a child reads no file later. Does not start CUDA."""
+    with hide_gpu():
+        warm_up_capture(options)
+
+
+def serve(channel: Channel) -> None:
+    """Answer requests until the parent closes the channel."""
+    for frame in channel.requests():
+        try:
+            reply = timed(frame.data)
+        except TaskError as error:
+            reply = {"error": str(error)}
+        channel.send(reply)
+
+
+def timed(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Times of a model as JSON: ``calls_us``, ``nodes_us`` and the release of torch.
+
+    Args:
+        data: The request of :func:`kernelforge.capture.client.source_request`, with ``device`` and, in ``nodes``, the
+            operator of each captured node by its name.
+
+    Raises:
+        TaskError: The model fails there, or its graph is another one; the message says what to do.
+    """
+    logging.getLogger("torch").setLevel(logging.ERROR)
+    device = open_device(data["device"])
+    with torch.no_grad():
+        made = made_of(data["source"], data["model"], data["inputs_source"], data["inputs"], data["module"])
+        wrapped = Tensors(made.model)
+        program = exported(made, wrapped)
+        names = {node.name: operator_name(node.target) for node in program.graph.nodes if node.op == "call_function"}
+        if any(names.get(name) != op for name, op in data["nodes"].items()):
+            raise TaskError("the model's graph is another one on real tensors than on shapes alone")
+        with step(f"the model on {device}"):
+            made = _moved(made, device)
+        leaves = tree_flatten((made.args, made.keywords))[0]
+        values = [_on(value, device) for value in placeholder_values(program, wrapped, leaves)]
+        graph = _Annotated(program.graph_module, device)
+        with default_device(device), step(f"the model on {device}"):
+            calls_us = _calls_us(partial(made.model, *made.args, **made.keywords), device)
+            events = _profiled(partial(graph.run, *values), device)
+    return {"calls_us": calls_us, "nodes_us": node_times(events, PROFILED_CALLS), "torch": torch.__version__}
+
+
+def _on(value: Any, device: torch.device) -> Any:
+    return value.detach().to(device) if isinstance(value, torch.Tensor) else value
+
+
+def _moved(made: Made, device: torch.device) -> Made:
+    args, keywords = tree_map(partial(_on, device=device), (made.args, made.keywords))
+    return Made(made.model.to(device), args, keywords)
+
+
+class _Annotated(fx.Interpreter):
+    """Runs a graph of the CPU on another device, with each node's name in the profiler's trace."""
+
+    def __init__(self, graph: fx.GraphModule, device: torch.device) -> None:
+        super().__init__(graph)
+        self._device = device
+
+    def run_node(self, n: fx.Node) -> Any:
+        if n.op != "call_function":
+            return super().run_node(n)
+        with record_function(_PREFIX + n.name):
+            return super().run_node(n)
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        if operator_name(target).split(".")[-1] in NO_OPERATOR:
+            return None
+        if target is torch.ops.aten.view.default:
+            target = torch.ops.aten.reshape.default  # kernels of a GPU may leave other strides
+        args, kwargs = tree_map(self._placed, (args, kwargs))
+        return super().call_function(target, args, kwargs)
+
+    def _placed(self, value: Any) -> Any:
+        return self._device if isinstance(value, torch.device) else value
+
+
+def _calls_us(call: Callable[[], Any], device: torch.device) -> list[float]:
+    """Times of single calls on an idle GPU, in µs: from the first launch to the end of the last kernel."""
+    for _ in range(WARM_CALLS):
+        call()
+    synchronize(device)
+    times: list[float] = []
+    end_s = time.monotonic() + LONGEST_S
+    while len(times) < MOST_CALLS and (len(times) < FEWEST_CALLS or time.monotonic() < end_s):
+        start = Timestamp.now(device)
+        call()
+        end = Timestamp.now(device)
+        synchronize(device)
+        times.append(start.until(end))
+    return times
+
+
+def _profiled(run: Callable[[], Any], device: torch.device) -> list[dict[str, Any]]:
+    """Events of the profiler of PyTorch for :data:`PROFILED_CALLS` runs of a graph."""
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])]
+    for calls in (1, PROFILED_CALLS):  # the first trace loads the profiler's library, and warms the graph up
+        synchronize(device)
+        with profile(activities=activities) as profiler:
+            for _ in range(calls):
+                run()
+            synchronize(device)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "trace.json"
+        profiler.export_chrome_trace(str(file))
+        events: list[dict[str, Any]] = json.loads(file.read_bytes())["traceEvents"]
+    return events
+
+
+def node_times(events: Sequence[Mapping[str, Any]], calls: int) -> dict[str, float]:
+    """Time in µs that the GPU works for each node of a graph in one run of it: kernels, copies and fills.
+
+    Args:
+        events: ``traceEvents`` of the Chrome trace. Nodes are ranges of category ``user_annotation``; what was launched
+            within one is the node's. A launch and the GPU's work have the same ``args.correlation``.
+        calls: Runs in the trace.
+
+    Raises:
+        TaskError: The GPU did nothing in it that can be seen.
+    """
+    ranges = sorted(
+        (float(event["ts"]), float(event["ts"]) + float(event["dur"]), str(event["name"]).removeprefix(_PREFIX))
+        for event in events
+        if event.get("cat") == "user_annotation" and str(event.get("name")).startswith(_PREFIX)
+    )
+    begins = [begin for begin, _, _ in ranges]
+    launched: dict[int, float] = {}
+    for event in events:
+        if event.get("cat") in _LAUNCHES and "correlation" in event.get("args", {}):
+            correlation, at = int(event["args"]["correlation"]), float(event["ts"])
+            launched[correlation] = min(at, launched.get(correlation, at))  # the runtime's call holds the driver's
+    times = dict.fromkeys((name for _, _, name in ranges), 0.0)
+    seen = 0
+    for event in events:
+        launch = launched.get(int(event.get("args", {}).get("correlation", 0)))
+        if event.get("cat") not in _ON_GPU or launch is None:
+            continue
+        position = bisect.bisect_right(begins, launch) - 1
+        if position >= 0 and launch <= ranges[position][1]:
+            times[ranges[position][2]] += float(event["dur"]) / calls
+            seen += 1
+    if not seen:
+        raise TaskError(
+            "the profiler of PyTorch saw no kernel of the model, so that it has no shares; let users read the GPU's "
+            "counters (docs/gpus.md), or take predicted times with --device emulated:h100"
+        )
+    return times
