@@ -198,6 +198,79 @@ def block_floats(packed: Array, scales: Array, block: int, scale_of: Any) -> Arr
     return numbers * np.repeat(np.vectorize(lambda byte: scale_of(int(byte)))(scales), block, axis=1)
 
 
+def nearest_e4m3(value: np.float32) -> int:
+    """The byte of the nearest number from 0 to 448, of two the even one."""
+    return min(range(0x7F), key=lambda code: (abs(e4m3(code) - float(value)), code % 2))
+
+
+def hadamard_blocks(case: ReferenceCase, x: Array) -> Array:
+    """Blocks of 16 of each row, times the Hadamard matrix and divided by 4, from whole numbers."""
+    rotated = np.zeros((*x.shape[:-1], x.shape[-1] // 16, 16), dtype=np.float32)
+    for row, block in np.ndindex(rotated.shape[:2]):
+        values = x[row, 16 * block : 16 * block + 16].astype(float)
+        if values.any():
+            m = math.floor(math.log2(abs(values).max()))
+            grid = [round(value * 2.0 ** (14 - m)) for value in values]
+            sums = [sum(-g if (i & j).bit_count() % 2 else g for j, g in enumerate(grid)) for i in range(16)]
+            rotated[row, block] = np.array(sums) * 2.0 ** (m - 16)
+    return rotated
+
+
+def assert_nvfp4_of(case: ReferenceCase, x: torch.Tensor, *outputs: Array) -> None:
+    """The outputs are those of float32 operations in the order of the task's formula."""
+    packed, scales, decode = outputs
+    rotated = hadamard_blocks(case, x.float().numpy())
+    unity, six, most = np.float32(1), np.float32(6), np.float32(2688)
+    encode = most / abs(rotated).max()
+    assert decode.tolist() == [unity / encode]
+    for row, block in np.ndindex(scales.shape):
+        assert scales[row, block] == nearest_e4m3(abs(rotated[row, block]).max() / six * encode)
+        bits = row_of_bits(packed[row, 8 * block : 8 * block + 8])
+        codes = [field(bits, 4 * i, 4) for i in range(16)]
+        if scales[row, block]:
+            numbers = rotated[row, block] * (unity / (np.float32(e4m3(int(scales[row, block]))) * decode[0]))
+            assert codes == [nearest_e2m1(number) for number in numbers]
+        else:
+            assert codes == [0] * 16
+
+
+@each_seed
+def test_nvfp4_codes_are_the_nearest_after_the_rotation(seed: int) -> None:
+    case = Case("nvfp4_hadamard_quantise", seed=seed)
+    x = case.module.get_inputs()[0]
+    x[0, :16] = 0.0
+    # So far below the rest that its scale is 0.
+    x[1, :16] *= 2.0**-30
+    # Results are 6 and 5 units: 5 is in the middle of 4 and 6, and 4 has the even code.
+    x[2, :16] = 0.0
+    x[2, [0, 15]] = torch.tensor([22.0, 2.0], dtype=x.dtype)
+    packed, scales, decode = (output.numpy() for output in case.module.Model()(x))
+    assert_nvfp4_of(case, x, packed, scales, decode)
+    assert [scales[0, 0], scales[1, 0], scales[-1, -1]] == [0, 0, 0x7E]
+    assert {code % 8 for byte in packed[2, :8].tolist() for code in (byte % 16, byte // 16)} == {6, 7}
+
+
+def test_nvfp4_codes_of_whole_numbers_follow_the_order_of_the_operations() -> None:
+    """Some results are in the middle of two codes but for the last bit of a division or a product."""
+    case = Case("nvfp4_hadamard_quantise")
+    for _ in range(20):
+        x = torch.randint(-8, 9, (1, 32)).to(torch.bfloat16)
+        assert_nvfp4_of(case, x, *(output.numpy() for output in case.module.Model()(x)))
+
+
+def test_nvfp4_codes_and_scales_give_the_rotated_numbers_back() -> None:
+    case = Case("nvfp4_hadamard_quantise", size="hidden_quad")
+    x, (packed, scales, decode) = case.inputs[0], case.outputs
+    numbers = block_floats(packed, scales, 16, e4m3) * decode
+    signs = np.array([[(-1) ** (i & j).bit_count() for j in range(16)] for i in range(16)])
+    rotated = x.reshape(case.ROWS, -1, 16) @ signs / 4
+    away = abs(numbers.reshape(rotated.shape) - rotated).max(axis=2)
+    normal = scales >= 8
+    # Half the coarsest step is 1 of 6, and a scale is off by a part in 16 where it is not subnormal.
+    assert (away <= 0.24 * abs(rotated).max(axis=2))[normal].all()
+    assert normal.mean() > 0.5
+
+
 def test_mxfp4_product_scales_blocks_of_32_by_powers_of_two() -> None:
     case = Case("mxfp4_gemm")
     x, x_scale, weight, weight_scale, bias = case.inputs
