@@ -14,21 +14,16 @@ Exits with 1 where an evaluation there ends otherwise, or a process is left ther
 from __future__ import annotations
 
 import argparse
-import getpass
 import json
 import os
 import random
-import shutil
 import signal
-import socket
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -38,62 +33,10 @@ from kernelforge.evaluation.remote.machines import open_pool
 from kernelforge.records import Candidate, Verdict
 from kernelforge.run.task_loop import make_task_context
 from kernelforge.tasks import load_task
-from tests.support.ssh_host import ssh_clients
+from tests.support.ssh_host import SSHD, openssh_server, ssh_clients
 from tests.workers.engine_orders import family_of, running
 
-SSHD = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin")
 TASK, DEVICE = "core/swish", "emulated:h100"
-SERVER = """
-ListenAddress 127.0.0.1:{port}
-HostKey {folder}/host
-AuthorizedKeysFile {folder}/identity.pub
-PidFile {folder}/pid
-SetEnv HOME={folder}/home PIP_NO_INDEX=1
-StrictModes no
-UsePAM no
-PermitRootLogin yes
-"""
-CLIENT = """
-IdentityFile {folder}/identity
-IdentitiesOnly yes
-UserKnownHostsFile {folder}/known_hosts
-GlobalKnownHostsFile /dev/null
-"""
-
-
-@contextmanager
-def other_machine(folder: Path) -> Iterator[tuple[str, int]]:
-    """URL of the device behind a server on loopback, and the server's process; ``ssh`` on the path knows it."""
-    (folder / "home").mkdir()
-    for name in ("host", "identity"):
-        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name], check=True)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    (folder / "sshd_config").write_text(SERVER.format(folder=folder, port=port))
-    (folder / "config").write_text(CLIENT.format(folder=folder))
-    (folder / "known_hosts").write_text(f"[127.0.0.1]:{port} {(folder / 'host.pub').read_text()}")
-    client = folder / "bin" / "ssh"
-    client.parent.mkdir()
-    client.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {folder}/config "$@"\n')
-    client.chmod(0o755)
-    if os.geteuid() == 0:
-        Path("/run/sshd").mkdir(exist_ok=True)
-    path = os.environ["PATH"]
-    server = subprocess.Popen([str(SSHD), "-D", "-e", "-f", folder / "sshd_config"], stderr=subprocess.DEVNULL)
-    try:
-        os.environ["PATH"] = f"{client.parent}:{path}"
-        end = time.monotonic() + 60
-        while time.monotonic() < end and server.poll() is None:
-            with socket.socket() as trial:
-                if trial.connect_ex(("127.0.0.1", port)) == 0:
-                    break
-            time.sleep(0.1)
-        yield f"ssh://{getpass.getuser()}@127.0.0.1:{port}/{DEVICE}?python={sys.executable}", server.pid
-    finally:
-        os.environ["PATH"] = path
-        server.terminate()
-        server.wait()
 
 
 def outcome(evaluator: Any, candidate: Candidate) -> tuple[dict[str, Any], float]:
@@ -125,7 +68,7 @@ def main() -> int:
         parser.error("there is no sshd: apt-get install openssh-server")
     task = load_task(TASK)
     draw = random.Random(1)
-    with tempfile.TemporaryDirectory() as name, other_machine(Path(name)) as (url, server):
+    with tempfile.TemporaryDirectory() as name, openssh_server(Path(name), DEVICE) as (url, server):
         own = family_of(server)
         with closing(open_pool(DEVICE)) as here, closing(open_pool(url)) as there:
             near, far = here.evaluator(task), there.evaluator(task)

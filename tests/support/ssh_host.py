@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import getpass
 import os
 import shutil
+import socket
+import subprocess
+import sys
 import threading
+import time
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
@@ -21,6 +26,24 @@ from kernelforge.devices.remote.shipment import package_shipment
 from tests.workers.engine_orders import family_of, running
 
 CLIENT = shutil.which("ssh")
+SSHD = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin")
+"""OpenSSH's server, which Debian has in ``openssh-server``."""
+_SSHD_CONFIG = """
+ListenAddress 127.0.0.1:{port}
+HostKey {folder}/host
+AuthorizedKeysFile {folder}/identity.pub
+PidFile {folder}/pid
+SetEnv HOME={folder}/home PIP_NO_INDEX=1
+StrictModes no
+UsePAM no
+PermitRootLogin yes
+"""
+_CLIENT_CONFIG = """
+IdentityFile {folder}/identity
+IdentitiesOnly yes
+UserKnownHostsFile {folder}/known_hosts
+GlobalKnownHostsFile /dev/null
+"""
 
 
 class SshHost:
@@ -60,11 +83,7 @@ class SshHost:
         return [process.pid for process in self.processes]
 
     def take_machine_code(self) -> None:
-        """Give the other side the emulated device's machine code from here, which takes long to make."""
-        package = self.home / ".cache/kernelforge/hosts" / f"package-{package_shipment().digest}"
-        there = sha256(bytes(package / "kernelforge/devices/emulated")).hexdigest()[:16]
-        code = self.home / ".cache/kernelforge/numba" / f"emulated-{there}"
-        shutil.copytree(cache_folder(), code, dirs_exist_ok=True)
+        take_machine_code(self.home)
 
     def forget_key(self) -> None:
         (self.folder / "known_hosts").write_text("")
@@ -148,6 +167,14 @@ async def _copy(source: Any, target: Any) -> None:
             target.close()
 
 
+def take_machine_code(home: Path) -> None:
+    """Give the other side the emulated device's machine code from here, which takes long to make."""
+    package = home / ".cache/kernelforge/hosts" / f"package-{package_shipment().digest}"
+    there = sha256(bytes(package / "kernelforge/devices/emulated")).hexdigest()[:16]
+    code = home / ".cache/kernelforge/numba" / f"emulated-{there}"
+    shutil.copytree(cache_folder(), code, dirs_exist_ok=True)
+
+
 def ssh_clients() -> set[int]:
     """This process's own children that are clients of ssh."""
     own = family_of(os.getpid()) - {os.getpid()}
@@ -162,3 +189,39 @@ def reachable_host(folder: Path) -> Iterator[SshHost]:
     with pytest.MonkeyPatch.context() as patch, closing(SshHost(folder)) as there:
         patch.setenv("PATH", f"{there.bin}:{os.environ['PATH']}")
         yield there
+
+
+@contextmanager
+def openssh_server(folder: Path, device: str) -> Iterator[tuple[str, int]]:
+    """OpenSSH's server on loopback: URL of the device behind it, and its process; ``ssh`` on the path knows it."""
+    (folder / "home").mkdir()
+    take_machine_code(folder / "home")
+    for name in ("host", "identity"):
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name], check=True)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    (folder / "sshd_config").write_text(_SSHD_CONFIG.format(folder=folder, port=port))
+    (folder / "config").write_text(_CLIENT_CONFIG.format(folder=folder))
+    (folder / "known_hosts").write_text(f"[127.0.0.1]:{port} {(folder / 'host.pub').read_text()}")
+    client = folder / "bin" / "ssh"
+    client.parent.mkdir()
+    client.write_text(f'#!/bin/sh\nexec {CLIENT} -F {folder}/config "$@"\n')
+    client.chmod(0o755)
+    if os.geteuid() == 0:
+        Path("/run/sshd").mkdir(exist_ok=True)
+    path = os.environ["PATH"]
+    server = subprocess.Popen([str(SSHD), "-D", "-e", "-f", folder / "sshd_config"], stderr=subprocess.DEVNULL)
+    try:
+        os.environ["PATH"] = f"{client.parent}:{path}"
+        end = time.monotonic() + 60
+        while time.monotonic() < end and server.poll() is None:
+            with socket.socket() as trial:
+                if trial.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            time.sleep(0.1)
+        yield f"ssh://{getpass.getuser()}@127.0.0.1:{port}/{device}?python={sys.executable}", server.pid
+    finally:
+        os.environ["PATH"] = path
+        server.terminate()
+        server.wait()

@@ -6,17 +6,19 @@ import asyncio
 import os
 import signal
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from kernelforge.errors import DeviceError, UsageError
+from kernelforge.evaluation.remote.machines import open_pool
 from kernelforge.records import Verdict
 from kernelforge.workers.base import Prepared, WorkerDied
 from kernelforge.workers.pool import LocalEngine
 from kernelforge.workers.ray.engine import RayEngine
 from kernelforge.workers.slot import Worker
-from tests.support.ssh_host import reachable_host
+from tests.support.ssh_host import SSHD, openssh_server, reachable_host, ssh_clients
 from tests.workers.engine_orders import WRONG, all_gone, family_of, idle_slot, order, slow_run, until
 
 pytestmark = pytest.mark.slow
@@ -55,6 +57,24 @@ async def test_a_slot_there_evaluates_and_is_replaced_after_a_cut(tmp_path: Path
         finally:
             await engine.close()
         assert len(there) > 4
+        assert all_gone(there)
+
+
+@pytest.mark.skipif(SSHD is None, reason="OpenSSH's server is not installed")
+def test_an_openssh_server_serves_an_evaluation_before_and_after_a_cut(tmp_path: Path) -> None:
+    with openssh_server(tmp_path, "emulated:h100") as (url, server):
+        own = family_of(server)
+        wrong = order(WRONG)
+        with closing(open_pool(url)) as pool, closing(pool.evaluator(wrong.task)) as evaluator:
+            verdicts = [evaluator.evaluate(wrong.candidate, seed=1).evaluation.verdict]
+            clients = ssh_clients()
+            for pid in clients:
+                os.kill(pid, signal.SIGKILL)
+            verdicts.append(evaluator.evaluate(order().candidate, seed=1).evaluation.verdict)
+            there = family_of(server) - own
+        assert clients
+        assert verdicts == [Verdict.WRONG, Verdict.OK]
+        assert there
         assert all_gone(there)
 
 
