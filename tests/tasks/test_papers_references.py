@@ -334,6 +334,47 @@ def kept_by_sale(task: Any, head: int, q4: Any, k4: Any, q_exponent: Any, k_expo
     return kept
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_sale_quantises_places_without_their_mean(seed: int) -> None:
+    task = run("sale_quantisation", seed=seed)[0]
+    drawn = task.module.get_inputs()
+    *quantised, offset = (output.numpy() for output in task.module.Model()(*drawn))
+    halves, means = 0, []
+    for x, packed, exponents in zip(drawn, quantised[:2], quantised[2:], strict=True):
+        for head, numbers in enumerate(x.double().numpy()):
+            # Whole multiples of 2^-24: Python's integers add them exactly.
+            sums = [sum(int(value * 2**24) for value in column) for column in numbers.T]
+            means.append(np.array([total / 2**24 / task.LENGTH for total in sums], dtype=np.float32))
+            smooth = numbers.astype(np.float32) - means[-1]
+            for i, row in enumerate(smooth.tolist()):
+                most = max(2.0**-60, *map(abs, row))
+                exponent = next(e for e in range(-70, 20) if most <= 7 * 2.0**e)
+                assert exponents[head, i] == exponent
+                # Python rounds halves to even.
+                scaled = [value * 2.0**-exponent for value in row]
+                assert nibbles(packed[head, i]).tolist() == [round(value) for value in scaled]
+                halves += sum(value % 1 == 0.5 for value in scaled)
+            if x is drawn[1]:
+                np.testing.assert_allclose(offset[head], smooth @ means[head], rtol=1e-5, atol=1e-5)
+    assert halves
+    assert quantised[2][0, 0] == -62
+
+
+def test_sale_estimates_scores_from_4_bits_and_an_offset() -> None:
+    task, (q, k), (q4, k4, q_exponent, k_exponent, offset) = run("sale_quantisation", size="hidden_quad")
+    for head in range(task.HEADS):
+        q_numbers, k_numbers = (
+            nibbles(packed[head]) * 2.0 ** exponents[head][:, None].astype(float)
+            for packed, exponents in ((q4, q_exponent), (k4, k_exponent))
+        )
+        estimate = q_numbers @ k_numbers.T + offset[head]
+        exact = q[head] @ (k[head] - k[head].mean(axis=0)).T
+        # Of 4 bits half a step is 1/14 of the largest number of a place, or 1/7 where the power of two is above it.
+        bound = np.outer(abs(q[head]).max(axis=1), abs(k[head]).max(axis=1)) * task.WIDTH / 7
+        assert (abs(estimate - exact) < bound).mean() > 0.99
+        assert np.corrcoef(estimate.ravel(), exact.ravel())[0, 1] > 0.98
+
+
 def test_sale_keeps_the_blocks_whose_estimate_comes_near_the_sink_s() -> None:
     task, inputs, (index, counts) = run("sale_selection")
     numbers = set()
