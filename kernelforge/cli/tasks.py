@@ -93,24 +93,26 @@ def show(
     from kernelforge.tasks import load_task
 
     loaded = load_task(task_reference(task))
-    oracle_facts, trace, sweep = None, None, []
+    oracle_facts, trace, sweep, batch = None, None, [], None
     if facts:
         from kernelforge.errors import SandboxError, TaskError
-        from kernelforge.evaluation.batch_sweep import batch_sweep
+        from kernelforge.evaluation.batch_sweep import batch_constant, batch_sweep
         from kernelforge.evaluation.oracle.client import Oracle
 
         with oracle_zygote(allow_unconfined) as zygote, Oracle(zygote, loaded) as oracle:
             oracle_facts = oracle.facts()
             with suppress(TaskError, SandboxError):  # too many operators, or none that can be traced
                 trace = oracle.operators()
-                full = oracle_facts.at("full")
-                sweep = list(batch_sweep(partial(Oracle, zygote), loaded, full, is_gpu_bound))
+                if batch := batch_constant(loaded, oracle_facts):
+                    full = oracle_facts.at("full")
+                    sweep = list(batch_sweep(partial(Oracle, zygote), loaded, full, batch, is_gpu_bound))
     reasoning, measured = [], []
     if (results / DATABASE_NAME).exists():
         with open_store(results, read_only=True) as store:
             reasoning = store.reasoning(loaded.digest)
             measured = store.launch_queues(loaded.digest)
-    detail = task_detail(loaded, oracle_facts, trace, reasoning, sweep, measured)
+    label = batch.label if batch else None
+    detail = task_detail(loaded, oracle_facts, trace, reasoning, sweep, measured, label)
     if as_json:
         print_json(detail)
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,8 @@ def test_launches_of_pytorch_are_predicted_with_the_batch_from_which_on_the_gpu_
     assert [queue["gpu_us"] > queue["host_us"] for queue in swept].index(True) == batches.index(h100["gpu_bound_batch"])
     text = cli("tasks", "show", "softmax").out
     assert "launch and queue time of its kernels (TKLQT)" in text
+    # Its batch is no constant called so: the table names that constant.
+    assert re.search(r"ROWS (> )?\d+", text)
     assert "predicted" in text
 
 

@@ -97,13 +97,19 @@ class LaunchRow(View):
     """The least batch of the sweep from which on the GPU is slower than the host; None without one."""
     largest_batch: int | None = None
     """Of the sweep; None for a task without a batch, or where there was none."""
+    batch_label: str = "batch"
+    """What the sweep calls a batch: the name of a constant of the task's file, such as ``TOKENS``, or ``batch``."""
 
     @property
     def batch_text(self) -> str:
-        """``batch 8``, or ``> 4096`` where the host is slower at every batch of the sweep; a dash without a sweep."""
+        """``batch 8`` or ``TOKENS 8``, ``> 4096`` where the host is slower at every batch; a dash without a sweep."""
         if self.largest_batch is None:
             return ABSENT
-        return f"batch {self.gpu_bound_batch}" if self.gpu_bound_batch else f"> {self.largest_batch}"
+        if self.gpu_bound_batch:
+            return f"{self.batch_label} {self.gpu_bound_batch}"
+        return (
+            f"> {self.largest_batch}" if self.batch_label == "batch" else f"{self.batch_label} > {self.largest_batch}"
+        )
 
 
 class BatchRow(View):
@@ -177,6 +183,7 @@ def task_detail(
     reasoning: Iterable[tuple[str, Usage | None]] = (),
     sweep: Iterable[tuple[int, OperatorTrace]] = (),
     measured: Iterable[tuple[str, LaunchQueue]] = (),
+    batch_label: str | None = None,
 ) -> TaskDetail:
     """One task with what is known of it.
 
@@ -187,13 +194,14 @@ def task_detail(
         reasoning: Of earlier replies, with their usage.
         sweep: Operators at other batches.
         measured: Launches of eager PyTorch that were traced on a GPU, with its name.
+        batch_label: What the sweep calls a batch; None without one.
     """
     floors = _floors(facts.at("full")) if facts else ()
     baselines = _baselines(task, facts.at("full"), trace) if facts and trace else ()
     batches = tuple(_batches(sweep))
     launches = (
         *(LaunchRow(title=gpu, queue=queue) for gpu, queue in measured),
-        *(_launches(trace, batches) if trace else ()),
+        *(_launches(trace, batches, batch_label or "batch") if trace else ()),
     )
     average = difficulty([reasoning_tokens(text, usage).tokens for text, usage in reasoning])
     return TaskDetail(
@@ -222,12 +230,14 @@ def _batches(sweep: Iterable[tuple[int, OperatorTrace]]) -> Iterator[BatchRow]:
                 yield BatchRow(batch=batch, device=spec.key, queue=queue)
 
 
-def _launches(trace: OperatorTrace, batches: Sequence[BatchRow]) -> Iterator[LaunchRow]:
+def _launches(trace: OperatorTrace, batches: Sequence[BatchRow], label: str) -> Iterator[LaunchRow]:
     largest = max((row.batch for row in batches), default=None)
     for spec, queue in _queues(trace):
         if queue is not None:
             turning = gpu_bound_batch((row.batch, row.queue) for row in batches if row.device == spec.key)
-            yield LaunchRow(title=spec.title, queue=queue, gpu_bound_batch=turning, largest_batch=largest)
+            yield LaunchRow(
+                title=spec.title, queue=queue, gpu_bound_batch=turning, largest_batch=largest, batch_label=label
+            )
 
 
 def _baselines(task: Task, full: SizeFacts, trace: OperatorTrace) -> tuple[BaselineRow, ...]:
