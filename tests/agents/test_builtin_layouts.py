@@ -49,6 +49,7 @@ def check(task: str, candidate: Rendered, sizes: tuple[tuple[int, int, int], ...
             torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("body", "dtype"),
     [
@@ -130,6 +131,7 @@ def of_images(
     )
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("body", "scale", "offset"),
     [

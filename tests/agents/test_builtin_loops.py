@@ -122,7 +122,7 @@ def written(body: str, design: Design) -> tuple[str, Rendered]:
 
 
 @pytest.mark.slow
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(18)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("moves", [(), tuple(MOVES)], ids=["first", "all moves"])
 def test_a_loop_is_right_at_sizes_that_were_not_traced(form: str, moves: tuple[str, ...], compiler: Compiler) -> None:

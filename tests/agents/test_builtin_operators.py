@@ -165,7 +165,7 @@ def _task(case: tuple[str, ...]) -> str:
     return TASK.format(init=init, parameters=", ".join(names), body=body, inputs=", ".join(rest))
 
 
-@pytest.mark.one_in(13)
+@pytest.mark.one_in(26)
 @pytest.mark.parametrize("name", CASES)
 def test_values_are_pytorchs_at_a_size_that_was_not_traced(name: str, compiler: Compiler) -> None:
     """As a seed and with all moves; where these come to the same code, it is run once."""
@@ -277,7 +277,7 @@ TENSOR_CORES = {
 }
 
 
-@pytest.mark.one_in(13)
+@pytest.mark.one_in(26)
 @pytest.mark.parametrize("name", TENSOR_CORES)
 @pytest.mark.parametrize("constants", [{"N": 7, "D": 9, "K": 5}, {"N": 68, "D": 40, "K": 3}], ids=["odd", "fours"])
 def test_tensor_cores_give_pytorchs_values(name: str, constants: dict[str, int], compiler: Compiler) -> None:
@@ -316,7 +316,7 @@ CONVOLUTIONS = {
 }  # fmt: skip
 
 
-@pytest.mark.one_in(17)
+@pytest.mark.one_in(51)
 @pytest.mark.parametrize("moves", ["fuse,tensor-cores", "tile", "tile,register-tile"])
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 @pytest.mark.parametrize("constants", [{"N": 7, "D": 9, "K": 6}, {"N": 12, "D": 40, "K": 12}], ids=["odd", "fours"])
@@ -390,7 +390,7 @@ WARPGROUPS = {
 }
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize("name", WARPGROUPS)
 def test_warpgroups_multiply_halves_where_rows_are_aligned(name: str, compiler: Compiler) -> None:
     task = _task(WARPGROUPS[name])
@@ -448,7 +448,7 @@ SHARED = {
 }
 
 
-@pytest.mark.one_in(5)
+@pytest.mark.one_in(10)
 @pytest.mark.parametrize(
     ("name", "blocks", "complete"),
     [
@@ -546,7 +546,7 @@ LONG = {
 }
 
 
-@pytest.mark.one_in(13)
+@pytest.mark.one_in(26)
 @pytest.mark.parametrize("moves", [("tensor-cores",), ("fuse", "warp-reduce", "tensor-cores")], ids=["alone", "fused"])
 @pytest.mark.parametrize("name", LONG)
 def test_the_terms_of_few_results_are_dealt_out(name: str, moves: tuple[str, ...], compiler: Compiler) -> None:

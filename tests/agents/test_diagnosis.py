@@ -36,6 +36,7 @@ def diagnosed(case: Faulty, compiler: Compiler) -> tuple[Diagnosis, ...]:
     return diagnose(profile, build, facts)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("case", FAULTY, ids=lambda case: case.name)
 def test_the_planted_fault_is_named_first(case: Faulty, compiler: Compiler) -> None:
     result = diagnosed(case, compiler)

@@ -26,6 +26,7 @@ OPENMP = "#pragma omp parallel for\n"
 ONE = ("study", "codex", "--kernel", "axpy", "--model", "openmp", "--hint", "function", "--device", "emulated:h100")
 
 
+@pytest.mark.all_cases("tests/study judges codes of every model and level; the next tests replay and stop studies")
 @needs_cc
 def test_the_shipped_transcript_has_every_level(cli: Cli) -> None:
     replay = ("--coder", f"replay:{TRANSCRIPT}", "--hint", "none", "--device", "emulated:h100")

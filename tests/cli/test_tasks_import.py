@@ -201,6 +201,7 @@ def test_what_does_not_end_and_what_a_package_would_cure_is_not_kept(imported: W
     assert not any("does not end" in text or "No module named" in text for text in kept)
 
 
+@pytest.mark.all_cases("the files are imported above; tests/evaluation/test_shrinking_shipped.py has the search")
 def test_two_imports_are_equal_byte_for_byte_though_one_of_them_has_to_share_its_cores(
     imported: Workplace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

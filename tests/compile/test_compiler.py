@@ -158,6 +158,7 @@ FEATURES = {
 }  # fmt: skip
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", FEATURES)
 def test_device_libraries_compile_and_pass_the_gate(compiler, name):
     source = FEATURES[name].replace("__global__ void k(float* p, std::size_t n);\n", "")

@@ -27,6 +27,7 @@ def stages(name: str) -> tuple[dict[str, Any], Outcome]:
     return json.loads(outcome.output.splitlines()[-1]), outcome
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "name",
     [

@@ -170,6 +170,7 @@ OVERFLOWS = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("access", OVERFLOWS)
 def test_an_offset_of_32_bits_that_overflows_at_the_full_size_alone_is_wrong(
     evaluators: list[Evaluator], workshop: EvaluatorPool, access: str

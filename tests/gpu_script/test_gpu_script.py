@@ -40,6 +40,7 @@ def saved(report: Report) -> dict[str, Any]:
     return data
 
 
+@pytest.mark.all_cases("tests/evaluation has both timings, and the published protocol runs below")
 def test_evaluations_are_timed_cold_and_warm_beside_the_published_protocol(
     machine: SoftwareMachine, report: Report
 ) -> None:
@@ -70,6 +71,7 @@ def test_the_published_protocol_runs_and_judges(machine: SoftwareMachine) -> Non
     assert evaluating._walls(late) == (0.0, 0.0)
 
 
+@pytest.mark.all_cases("tests/evaluation/test_measured_evaluations.py evaluates on the same software GPU")
 def test_a_kernel_is_evaluated_again_and_again(machine: SoftwareMachine, report: Report) -> None:
     evaluating.repeat(machine, report, SWISH, repeats=2)
     rows = saved(report)["rows"]

@@ -56,6 +56,7 @@ def local(host: SshHost, tmp_path_factory: pytest.TempPathFactory) -> list[dict[
     return results(folder)
 
 
+@pytest.mark.all_cases("tests/workers/test_engine_ssh.py evaluates there, cuts and goes on, on two kinds of server")
 def test_a_run_there_equals_one_here_and_survives_a_cut(
     host: SshHost, tmp_path: Path, local: list[dict[str, Any]]
 ) -> None:

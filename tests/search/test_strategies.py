@@ -104,6 +104,7 @@ def test_no_right_kernel_is_clearly_faster_by_the_model_than_the_best(
         assert (1 - APART) * times[best] < min(times.values())
 
 
+@pytest.mark.one_in(2)
 @EACH
 @pytest.mark.parametrize("verdict", list(Verdict))
 def test_it_ends_by_itself_in_its_published_number_of_rounds(

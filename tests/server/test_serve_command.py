@@ -183,6 +183,7 @@ def forward(x):
 """
 
 
+@pytest.mark.all_cases("test_kernelgym.py speaks to the service, tests/compile/test_triton_build.py builds Triton")
 @pytest.mark.skipif(installed_triton() is None, reason="the extra triton is not installed")
 def test_kernelgyms_client_is_paid_for_right_triton(server: tuple[subprocess.Popen[str], str]) -> None:
     reference = load_suite("core").task("swish").source
@@ -219,6 +220,7 @@ def forward(x):
 """
 
 
+@pytest.mark.all_cases("test_sessions_prompts.py has contrast's prompts, test_contrast.py its choice")
 def test_a_turn_of_a_contrast_session_is_shown_the_kernels_of_earlier_jobs(
     server: tuple[subprocess.Popen[str], str],
 ) -> None:

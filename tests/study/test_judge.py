@@ -143,6 +143,7 @@ def test_regions_with_right_clauses_are_right(judge: StudyJudge) -> None:
     assert (right.used_model, right.verdict) == ("openacc", "right"), right.reason
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("kernel", "code", "old", "new", "verdict", "words"),
     [

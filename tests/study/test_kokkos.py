@@ -178,7 +178,7 @@ void cg(const Matrix &A, const Vector &b, Vector &x, int max_iter, double tol) {
 
 
 @needs_kokkos
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize(
     ("kernel", "code"),
     [
@@ -196,7 +196,7 @@ def test_right_codes_are_right(judge: StudyJudge, kernel: str, code: str) -> Non
 
 
 @needs_kokkos
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize(
     ("code", "old", "new", "verdict", "words"),
     [

@@ -69,6 +69,7 @@ extern "C" __global__ void axpy(int n, float a, const float *x, float *y) {
 """
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("kernel", "code", "model", "form"),
     [

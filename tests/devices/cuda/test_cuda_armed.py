@@ -328,6 +328,7 @@ CHEATS = {
 FLUSHES = [{}, {"flush_bytes": 1 << 16}, {"flush_bytes": 1 << 16, "flush_each": True}]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("cheat", CHEATS.values(), ids=CHEATS)
 @pytest.mark.parametrize("flush", FLUSHES)
 def test_a_kernel_that_would_skip_what_was_done_before_works_in_every_sample(

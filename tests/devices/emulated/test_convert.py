@@ -12,6 +12,7 @@ from tests.devices.emulated.test_integer import to_int, words
 KINDS = ["u8", "s8", "u16", "s16", "u32", "s32", "u64", "s64"]
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("source", KINDS)
 @pytest.mark.parametrize("target", KINDS)
 def test_integer_to_integer(source: str, target: str) -> None:

@@ -194,6 +194,7 @@ FLOATS = [
 ]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("shape", "first", "second", "result"), FLOATS)
 def test_products_of_floats(shape: str, first: str, second: str, result: str) -> None:
     depth = int(shape.partition("k")[2])
@@ -432,6 +433,7 @@ WMMA_CASES = [
 ]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("layouts", ["row row row", "col col col", "row col row", "col row col"])
 @pytest.mark.parametrize(("kind", "shape"), WMMA_CASES)
 def test_wmma(kind: str, shape: tuple[int, int, int], layouts: str) -> None:

@@ -98,6 +98,7 @@ CASES = [
 ]  # fmt: skip
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("shape", "first", "second", "result", "columns"), CASES)
 def test_sparse_products(shape: str, first: str, second: str, result: str, columns: int) -> None:
     depth, bits = int(shape.partition("k")[2]), BITS[first]

@@ -205,6 +205,7 @@ def every_move() -> Iterator[tuple[str, int, bool]]:
                     yield shape, number, packed
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("load", [True, False], ids=["ld", "st"])
 @pytest.mark.parametrize(("shape", "number", "packed"), list(every_move()))
 def test_loads_and_stores_of_every_shape(shape: str, number: int, packed: bool, load: bool) -> None:

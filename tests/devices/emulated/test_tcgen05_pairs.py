@@ -210,6 +210,7 @@ FIRST_OF_PAIR = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("address", FIRST_OF_PAIR)
 @pytest.mark.parametrize("size", [(256, 128, 64), (400, 136, 200), (256, 384, 512)])
 def test_a_product_of_pairs_is_right(size: tuple[int, int, int], address: str) -> None:

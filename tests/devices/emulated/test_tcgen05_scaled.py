@@ -150,6 +150,7 @@ KINDS = [
 ]  # fmt: skip
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("a", ["128B", "tensor"])
 @pytest.mark.parametrize(("kind", "vectors", "qualifier", "small"), KINDS)
 def test_products_of_every_kind(kind: str, vectors: int, qualifier: str, small: bool, a: str) -> None:

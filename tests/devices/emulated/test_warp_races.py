@@ -49,6 +49,7 @@ def test_a_reduction_without_a_synchronisation_is_a_race(body: str, qualifier: s
     assert faults(body.replace("SYNC", 'asm volatile("" ::: "memory");'), qualifier) == {"warp_race"}
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("qualifier", ["", "volatile"])
 @pytest.mark.parametrize("body", [REDUCTION, FIXED])
 @pytest.mark.parametrize(

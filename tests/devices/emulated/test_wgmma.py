@@ -179,6 +179,7 @@ TYPES = [
 ]  # fmt: skip
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("n", [8, 64])
 @pytest.mark.parametrize(("total", "a_type", "b_type"), TYPES)
 def test_products_of_every_type(total: str, a_type: str, b_type: str, n: int) -> None:
