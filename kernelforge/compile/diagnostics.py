@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kernelforge.candidate.plan import LaunchSignature
-from kernelforge.compile.source import CANDIDATE_FILE, LAUNCHES_FILE
+from kernelforge.compile.source import CANDIDATE_FILE, LAUNCHES_FILE, SIGNATURE_HEADER
 from kernelforge.records import Diagnostic
 
 MAX_DIAGNOSTICS = 40
@@ -74,6 +74,9 @@ def parse_log(
         if diagnostic is not None and not (succeeded and diagnostic.severity == "error"):
             distinct[diagnostic] = None
     diagnostics = list(distinct)
+    if any(each.severity == "error" and each.file == CANDIDATE_FILE for each in diagnostics):
+        # Text that does not parse leaves nothing declared for the header that follows it.
+        diagnostics = [each for each in diagnostics if each.file != SIGNATURE_HEADER]
     # A missing header or kernel causes errors after it: errors of the candidate's own lines come first.
     diagnostics.sort(key=lambda d: (d.severity != "error", d.file != CANDIDATE_FILE, d.file != LAUNCHES_FILE))
     if len(diagnostics) > MAX_DIAGNOSTICS:

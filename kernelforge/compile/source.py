@@ -15,6 +15,8 @@ from kernelforge.records import DType
 CANDIDATE_FILE = "candidate.cu"
 CONSTANTS_FILE = "constants of the plan"
 LAUNCHES_FILE = "launches of the plan"
+SIGNATURE_HEADER = "kernelforge_signature.h"
+"""Our own header, which checks what launches pass."""
 MAX_EXPRESSION_CHARACTERS = 512
 
 _ARGUMENT_TYPES = frozenset(
@@ -58,7 +60,7 @@ def compose(source: str, constants: Mapping[str, int], signatures: Sequence[Laun
         text.append(f'#line {at + 1} "{CANDIDATE_FILE}"')
     text += lines[at:]
     if signatures:
-        text += ["", "#include <kernelforge_signature.h>", f'#line 1 "{LAUNCHES_FILE}"']
+        text += ["", f"#include <{SIGNATURE_HEADER}>", f'#line 1 "{LAUNCHES_FILE}"']
         text += [_check(number, signature) for number, signature in enumerate(signatures)]
     return "\n".join(text) + "\n"
 

@@ -6,6 +6,7 @@ import signal
 
 import pytest
 
+from kernelforge.candidate.plan import LaunchSignature
 from kernelforge.compile import Artifact, Compiler
 from kernelforge.errors import CandidateError, DeviceError
 from kernelforge.records import Build
@@ -214,6 +215,15 @@ def test_a_plan_without_launches_is_refused(compiler):
 def test_a_syntax_error_has_its_line_and_message(compiler):
     build = failed(compiler.build(ADD + "\nint x = ;\n", ["add"]))
     assert [(d.file, d.line, d.message) for d in build.errors] == [("candidate.cu", 7, "expected an expression")]
+
+
+def test_text_that_does_not_parse_is_reported_by_its_own_lines_alone(compiler):
+    """Our header after it would lack what it includes."""
+    launch = LaunchSignature("k", ("tensor:float32",))
+    errors = failed(
+        compiler.build("extern C __global__ void k(flout* x) hello world", ["k"], signatures=[launch])
+    ).errors
+    assert {error.file for error in errors} == {"candidate.cu"}
 
 
 def test_a_kernel_that_the_source_lacks_is_named(compiler):
