@@ -96,6 +96,7 @@ class Published(StrEnum):
     BABELTOWER = "babeltower"
     MUSL = "musl"
     HPCTRANSEVAL = "hpctranseval"
+    CODEROSETTA = "coderosetta"
 
 
 class PublishedKind(StrEnum):

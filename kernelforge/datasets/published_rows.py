@@ -12,6 +12,8 @@
   from the CUDA, and stands in place of ``CPP``.
 - HPCTransEval (``jiaqiLv/HPCTransEval``, ``benchmark/*.json``): ``op_name cuda_code c_code``, made by TVM from one
   graph: CUDA to be written in C with OpenMP.
+- CodeRosetta (``tehranixyz/CodeRosetta``, arXiv 2410.20527): two files, of which the same line is a pair; C++ and CUDA
+  as text, Fortran and C++ as JSON lines with a column ``text``.
 
 Correctness and speedups are the publishers', by their protocols. Nothing is executed.
 """
@@ -32,6 +34,7 @@ from kernelforge.errors import UsageError
 from kernelforge.llm.rate_limits import estimate_tokens
 from kernelforge.records import Task
 from kernelforge.tasks.loaders.kernelbook import licence_in
+from kernelforge.tasks.loaders.paired_files import PAIRED, pairs_of, source_files
 from kernelforge.tasks.loaders.rows import Row as FileRow
 from kernelforge.tasks.loaders.rows import columns_of, data_files, rows_of
 
@@ -49,7 +52,7 @@ class PublishedPair:
     reference: str
     kernel: str
     language: str
-    """``CUDA``, ``Triton`` or ``C``: that of the kernel, or of the translation."""
+    """``CUDA``, ``Triton``, ``C`` or ``C++``: that of the kernel, or of the translation."""
     fence: str
     """Label of the kernel's code block."""
     reasoning: str | None = None
@@ -80,6 +83,7 @@ FORMATS: Mapping[str, str] = MappingProxyType(
         "babeltower": "BabelTower: C functions and CUDA kernels, spaced token by token",
         "musl": "MuSL: C functions, some written back by a model, and CUDA kernels",
         "hpctranseval": "HPCTransEval: CUDA kernels and C with OpenMP, both made by TVM",
+        "coderosetta": "CodeRosetta: C++ and CUDA, or Fortran and C++, in two files each",
     }
 )
 """Every format, and what it holds."""
@@ -127,6 +131,8 @@ def read_published(source: Path, format_name: str, columns: Mapping[str, str] | 
     Raises:
         UsageError: there is no such file, it cannot be read, or it lacks a column.
     """
+    if format_name == "coderosetta":
+        return _paired(source)
     files = data_files(source, SUFFIXES)
     if not files:
         raise UsageError(f"{source} is no file of rows and holds none: {', '.join(SUFFIXES)}")
@@ -165,14 +171,10 @@ def _pair(name: str, format_name: str, row: FileRow, roles: Mapping[str, str]) -
         "musl": ("CPP-gen" if values.get("CPP-gen") else "CPP", "CUDA"),
         "hpctranseval": ("cuda_code", "c_code"),
     }[format_name]
-    reference, kernel = (values.get(key) for key in keys)
-    for key, text in zip(keys, (reference, kernel), strict=True):
-        if not isinstance(text, str) or not text.strip():
-            return f"no text in column {key!r}"
-        if not writable(text):
-            return f"column {key!r} holds half a surrogate pair, which no file can"
-    assert isinstance(reference, str)
-    assert isinstance(kernel, str)
+    texts = _texts(row, keys)
+    if isinstance(texts, str):
+        return texts
+    reference, kernel = texts
     if format_name == "kernelbook":
         task = str(values.get("entry_point") or "")
         licence = licence_in(row)
@@ -195,6 +197,51 @@ def _pair(name: str, format_name: str, row: FileRow, roles: Mapping[str, str]) -
     return PublishedPair(
         name, row.origin, reference, kernel, "CUDA", "python", reasoning=_without_tags(reasoning), correct=True
     )
+
+
+def _texts(row: FileRow, keys: Sequence[str]) -> tuple[str, ...] | str:
+    """The texts of some columns, or why one has none."""
+    texts: list[str] = []
+    for key in keys:
+        text = row.values.get(key)
+        if not isinstance(text, str) or not text.strip():
+            return f"no text in column {key!r}"
+        if not writable(text):
+            return f"column {key!r} holds half a surrogate pair, which no file can"
+        texts.append(text)
+    return tuple(texts)
+
+
+_PAIRED = (("cpp", "cuda", "CUDA", "cuda"), ("fortran", "cpp", "C++", "cpp"))
+"""Languages of CodeRosetta's files, and of the translation, and the label of its code block."""
+
+
+def _paired(source: Path) -> PublishedSet:
+    """Pairs of CodeRosetta's files.
+
+    Raises:
+        UsageError: there is no file that is paired, or one cannot be read.
+    """
+    pairs: list[PublishedPair] = []
+    unread: list[UnreadableCandidate] = []
+    files = [(path, languages) for languages in _PAIRED for path in source_files(source, languages[0], languages[1])]
+    if not files:
+        raise UsageError(
+            f"{source} holds no pairs of CodeRosetta, such as {PAIRED.format(language='cpp')} and "
+            f"{PAIRED.format(language='cuda')}"
+        )
+    number = 0
+    for path, (original, other, language, fence) in files:
+        for row in pairs_of(path, original, other):
+            texts = row.fault or _texts(row, (original, other))
+            if isinstance(texts, str):
+                unread.append(UnreadableCandidate(row.origin, "", texts))
+            else:
+                name = f"coderosetta/{number}"
+                text, translation = texts
+                pairs.append(PublishedPair(name, row.origin, text, translation, language, fence, original=original))
+            number += 1
+    return PublishedSet(tuple(pairs), tuple(unread))
 
 
 def _without_tags(reasoning: str) -> str | None:
@@ -276,6 +323,7 @@ _TRANSLATION: Mapping[str, str] = MappingProxyType(
         "```cpp\n{reference}\n```\n",
         "C": "Write a C function, parallel with OpenMP, that does what these CUDA kernels do.\n\n"
         "```cuda\n{reference}\n```\n",
+        "C++": "Write C++ that does what this Fortran program does.\n\n```fortran\n{reference}\n```\n",
     }
 )
 """Requests for a translation, by the language that it is in."""

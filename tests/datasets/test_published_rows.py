@@ -128,7 +128,7 @@ def test_pairs_like_an_excluded_task_are_left_out(tmp_path: Path) -> None:
 
 def test_files_without_the_columns_of_their_format_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"python_code": "x"}\n')
-    for name in sorted(set(FORMATS) - {"concur"}):
+    for name in sorted(set(FORMATS) - {"concur", "coderosetta"}):
         with pytest.raises(UsageError, match=f"so it is not {name}; it has python_code"):
             read_published(tmp_path / "a.jsonl", name)
     with pytest.raises(UsageError, match="is no file of rows"):
@@ -198,3 +198,27 @@ def test_pairs_of_translations_ask_for_their_own_language(tmp_path: Path) -> Non
     assert reply == f"```c\n{c}\n```\n"
     assert row["task"] == "exp"
     assert not list(published_rows(read_published(graph, "hpctranseval").pairs, "kto", "hpctranseval"))
+
+
+def test_the_same_line_of_two_files_of_coderosetta_is_a_pair(tmp_path: Path) -> None:
+    (tmp_path / "cpp.para.test.tok").write_text("void f ( int n ) { }\n\nvoid g ( int n ) { }\n")
+    (tmp_path / "cuda.para.test.tok").write_text("__global__ void f ( int n ) { }\nx\n__global__ void g ( ) { }\n")
+    (tmp_path / "fortran.para.train.jsonl").write_text(json.dumps({"text": "end"}) + "\n[1]\n")
+    (tmp_path / "cpp.para.train.jsonl").write_text(json.dumps({"text": "int main() {}"}) + "\n{}\n")
+    (tmp_path / "cpp.mono.train.tok").write_text("void h ( ) { }\n")
+    read = read_published(tmp_path, "coderosetta")
+    assert [(pair.original, pair.language, pair.reference) for pair in read.pairs] == [
+        ("cpp", "CUDA", "void f ( int n ) { }"),
+        ("cpp", "CUDA", "void g ( int n ) { }"),
+        ("fortran", "C++", "end"),
+    ]
+    assert [item.reason for item in read.unread] == [
+        "no text in column 'cpp'",
+        "the row is no JSON object with a text",
+    ]
+    rows = list(published_rows(read.pairs, "sft", "coderosetta"))
+    assert rows[0]["messages"][1]["content"] == "```cuda\n__global__ void f ( int n ) { }\n```\n"
+    assert rows[2]["messages"][0]["content"].startswith("Write C++ that does what this Fortran program does.")
+    (tmp_path / "cuda.para.test.tok").write_text("one line\n")
+    with pytest.raises(UsageError, match="different numbers of lines"):
+        read_published(tmp_path, "coderosetta")

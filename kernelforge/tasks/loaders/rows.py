@@ -117,7 +117,7 @@ def rows_of(path: Path, columns: Sequence[str]) -> Iterator[Row]:
             while line := file.readline(_MAX_LINE_BYTES + 1):
                 origin = f"{path.name}, row {number}"
                 total += len(line)
-                if fault := _too_much(number, len(line), total):
+                if fault := too_much(number, len(line), total):
                     yield Row(origin, {}, fault)
                     return
                 if line.strip():
@@ -127,7 +127,7 @@ def rows_of(path: Path, columns: Sequence[str]) -> Iterator[Row]:
         raise UsageError(f"cannot read {path}: {error.strerror}") from error
 
 
-def _too_much(number: int, length: int, total: int) -> str:
+def too_much(number: int, length: int, total: int) -> str:
     """Reason to stop reading a file, or an empty string."""
     if length > _MAX_LINE_BYTES:
         return f"the row has more than {_MAX_LINE_BYTES:,} bytes; the file is read no further"
@@ -166,7 +166,7 @@ def _array_rows(path: Path) -> Iterator[Row]:
         origin = f"{path.name}, row {number}"
         yield Row(origin, item) if isinstance(item, dict) else Row(origin, {}, "the row is no JSON object")
     if len(items) > _MOST_ROWS:
-        yield Row(f"{path.name}, row {_MOST_ROWS}", {}, _too_much(_MOST_ROWS, 0, 0))
+        yield Row(f"{path.name}, row {_MOST_ROWS}", {}, too_much(_MOST_ROWS, 0, 0))
 
 
 def _arrow_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
@@ -180,7 +180,7 @@ def _arrow_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
                 values = {name: batch.column(name)[index] for name in present}
                 lengths = [_length(value) for value in values.values()]
                 total += sum(lengths)
-                if fault := _too_much(number, max(lengths, default=0), total):
+                if fault := too_much(number, max(lengths, default=0), total):
                     yield Row(origin, {}, fault)
                     return
                 yield Row(origin, {name: value.as_py() for name, value in values.items()})
@@ -222,7 +222,7 @@ def _parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
                     origin = f"{path.name}, row {number}"
                     lengths = [_length(column[index]) for column in batch.columns]
                     total += sum(lengths)
-                    if fault := _too_much(number, max(lengths, default=0), total):
+                    if fault := too_much(number, max(lengths, default=0), total):
                         yield Row(origin, {}, fault)
                         return
                     yield Row(origin, {name: batch.column(name)[index].as_py() for name in present})
