@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from kernelforge.tasks.loaders.write_suite import SizedTask
 
 FORMATS = (
-    "kernelbench", "kernelbench-parquet", "robust-kbench", "ops-6k", "kernelbook", "flashinfer-bench", "sol-execbench"
+    "kernelbench", "kernelbench-parquet", "robust-kbench", "ops-6k", "kernelbook", "flashinfer-bench", "sol-execbench",
+    "hpctranseval", "babeltower", "musl", "coderosetta",
 )  # fmt: skip
 """Names of the loaders; importing them for this would take long."""
 
@@ -86,12 +87,48 @@ def import_tasks(
         tasks, missing, rows = sized_tasks(
             chooser, loaded, jobs or most_jobs(chooser.bounds.memory_bytes), quiet=as_json
         )
+    tasks, missing, rows = _agreeing(tasks, missing, rows, allow_unconfined=allow_unconfined, quiet=as_json)
     if tasks:
         licence = licence_of(source) if license_ is None else license_
         tasks = [replace(sized, task=_completed(sized.task, operators, licence)) for sized in tasks]
         write_suite(output, origin, f"{source.resolve().name} ({loader.name})", tasks, missing)
     _print(output, rows, missing, as_json)
     raise typer.Exit(0 if tasks else 1)
+
+
+def _agreeing(
+    tasks: list[SizedTask],
+    missing: list[NotLoaded],
+    rows: list[dict[str, Any]],
+    *,
+    allow_unconfined: bool,
+    quiet: bool,
+) -> tuple[list[SizedTask], list[NotLoaded], list[dict[str, Any]]]:
+    """The same without the tasks whose C function and written reference disagree. Others have no C function."""
+    from kernelforge.evaluation.size_search.choice import as_task
+    from kernelforge.tasks.loaders import NotLoaded
+    from kernelforge.translation.evaluator import CEvaluators
+    from kernelforge.translation.published import disagreement
+
+    written = [sized for sized in tasks if sized.task.c_source]
+    if not written:
+        return tasks, missing, rows
+    refused: dict[str, str] = {}
+    started = printed = time.monotonic()
+    with CEvaluators(allow_unconfined=allow_unconfined) as functions:
+        for number, sized in enumerate(written, 1):
+            refused[sized.task.name] = disagreement(as_task(sized.task, sized.sizes), functions.evaluator)
+            now = time.monotonic()
+            if not quiet and now - printed >= _PROGRESS_S:
+                printed = now
+                typer.echo(progress(number, len(written), now - started, "compared with their C"), err=True)
+    wrong = [sized.task for sized in written if refused[sized.task.name]]
+    names = {task.name for task in wrong}
+    return (
+        [sized for sized in tasks if sized.task.name not in names],
+        [*missing, *(NotLoaded(task.origin, refused[task.name], task.level) for task in wrong)],
+        [row for row in rows if row["name"] not in names],
+    )
 
 
 def _completed(task: ExternalTask, operators: tuple[str, ...], licence: str) -> ExternalTask:
@@ -168,11 +205,11 @@ def sized_tasks(
     return tasks, missing, rows
 
 
-def progress(done: int, total: int, elapsed_s: float) -> str:
+def progress(done: int, total: int, elapsed_s: float, what: str = "have sizes") -> str:
     """A line that says how much of an import is done, and about how long the rest takes at the same pace."""
     minutes = elapsed_s / done * (total - done) / 60
     rest = f"about {minutes:.0f} min" if minutes >= 1 else "less than a minute"
-    return f"{done} of {total} tasks have sizes; {rest} to go"
+    return f"{done} of {total} tasks {what}; {rest} to go"
 
 
 def _line(choice: SizeChoice) -> str:

@@ -42,6 +42,7 @@ def as_task(task: ExternalTask, sizes: tuple[Size, ...], suite: str = "import") 
         source=task.source,
         sizes=sizes,
         policy=task.policy,
+        c_source=task.c_source,
     )
 
 

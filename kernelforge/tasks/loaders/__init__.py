@@ -18,6 +18,10 @@ _MODULES = {
     "kernelbook": ("kernelbook", "KernelBook"),
     "flashinfer-bench": ("flashinfer", "FlashInferBench"),
     "sol-execbench": ("flashinfer", "SolExecBench"),
+    "hpctranseval": ("translations", "HpcTransEval"),
+    "babeltower": ("translations", "BabelTower"),
+    "musl": ("translations", "Musl"),
+    "coderosetta": ("translations", "CodeRosetta"),
 }
 """Format → module of this package and class in it."""
 

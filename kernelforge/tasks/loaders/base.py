@@ -37,6 +37,8 @@ class ExternalTask:
     """Module constants that no size may change: part of the problem, not extents."""
     sizes: Mapping[str, Mapping[str, int | float | bool]] = field(default_factory=dict)
     """Further sizes of the benchmark itself (``hidden_...``); the size search adds ``small`` and others."""
+    c_source: str = ""
+    """A C file with the function of this name that a translation task shows; ``source`` is its reference."""
     license: str = ""
     """Licence of the text, as :class:`kernelforge.records.Task` has it."""
 

@@ -110,6 +110,7 @@ def write_suite(
         with _new_sibling(folder) as made:
             files = {MANIFEST: _manifest(title, origin, tasks)}
             files |= {f"{sized.task.name}.py": sized.task.source for sized in tasks} | dict(others or {})
+            files |= {f"{sized.task.name}.c": sized.task.c_source for sized in tasks if sized.task.c_source}
             for name, text in files.items():
                 (made / name).write_text(text, encoding="utf-8", newline="")
             record = origin.as_json() | {
@@ -164,6 +165,8 @@ def _manifest(title: str, origin: Origin, tasks: Sequence[SizedTask]) -> str:
         entry.add("title", _writable(task.title))
         entry.add("level", task.level)
         entry.add("tags", [_writable(tag) for tag in task.tags])
+        if task.c_source:
+            entry.add("c_source", f"{task.name}.c")
         sizes = {size.name: size.constants for size in sized.sizes if size.name != "full"}
         entry.add("small", _inline(sizes["small"]))
         hidden = {name.removeprefix("hidden_"): _inline(values) for name, values in sizes.items() if name != "small"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from kernelforge.records import Size, TaskPolicy
 from kernelforge.tasks import load_suite
 from kernelforge.tasks.loaders import ExternalTask, NotLoaded
 from kernelforge.tasks.loaders.base import licence_of
-from kernelforge.tasks.loaders.write_suite import Origin, SizedTask, write_suite
+from kernelforge.tasks.loaders.write_suite import Origin, SizedTask, refuse_other_folder, write_suite
 from tests.support import kernelbench_files as files
 
 SIZES = (
@@ -124,3 +125,11 @@ def test_a_write_that_fails_leaves_what_was_there(
         write_suite(folder, origin, "Title", [SIZED, long], [])
     assert load_suite(folder).title == "Title"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["suite"]
+
+
+def test_a_translation_task_has_its_c_beside_it(tmp_path: Path, origin: Origin) -> None:
+    code = "void softmax(const float *x, float *y)\n{\n    y[0] = x[0];\n}\n"
+    write_suite(tmp_path / "suite", origin, "Title", [replace(SIZED, task=replace(TASK, c_source=code))], [])
+    (task,) = load_suite(tmp_path / "suite").tasks
+    assert (task.c_source, task.c_language) == (code, "c")
+    refuse_other_folder(tmp_path / "suite", origin)
