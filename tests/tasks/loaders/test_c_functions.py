@@ -92,6 +92,7 @@ REFUSED = [
     ("void f(float *x, int n) { for (int i = 0; i < n; i++) x[i] = *x; }", "`*` in an expression"),
     ("void f(float *x, int n) { x = x + 1; x[0] = n; }", "moves the pointer 'x'"),
     ("void f(float *x, int n) { for (int i = 0; i < n; i++) { x[i] = 1; i = 0; } }", "changes its own variable 'i'"),
+    ("void f(float *x, int n) { for (int i = 0; i < n; i++) { x[i] += 1; n = n + 1; } }", "changes its own bound 'n'"),
     ("void f(float *x, int n) { for (int i = 0; i < n; i += 0) x[i] = 1; }", "does not count to its bound"),
     ("void f(float *x, int n) { for (int i = 0; i < n; i--) x[i] = 1; }", "does not count to its bound"),
     ("void f(float *x, int *n) { for (int i = 0; i < n[0]; i++) x[i] = 1; }", "is not known before it runs"),

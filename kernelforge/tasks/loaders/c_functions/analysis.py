@@ -171,6 +171,8 @@ class _Walk:
         if least is None or most is None:
             raise TaskError("a loop of its C has a bound that no parameter decides")
         self.loops[loop] = Bounds(atom, least, most)
+        if changed := set(names_in(loop.stop)) & {*assigned(loop.body), loop.variable}:
+            raise TaskError(f"a loop of its C changes its own bound {min(changed)[:40]!r}")
         if loop.variable in set(assigned(loop.body)):
             raise TaskError(f"a loop of its C changes its own variable {loop.variable[:40]!r}")
         outer = self.scope, self.path, dict(self.values)
@@ -260,9 +262,9 @@ class _Walk:
         if op == "/":
             return self.divided(first, second)
         if op == "%" and self.scope.not_negative(first) and self.positive(second):
-            return self.stands("%", first, second, self.scope.least(second - ONE) or ZERO, second - ONE)
+            return self.stands("%", first, second, second - ONE)
         if op == "&" and number is not None and number >= 0 and self.scope.not_negative(first):
-            return self.stands("&", first, second, ZERO, second)
+            return self.stands("&", first, second, second)
         return None
 
     def positive(self, polynomial: Polynomial) -> bool:
@@ -276,16 +278,14 @@ class _Walk:
             return None
         number, by = most.number, second.number
         high = Polynomial.constant(number // by) if number is not None and by else most
-        return self.stands("/", first, second, ZERO, high)
+        return self.stands("/", first, second, high)
 
-    def stands(
-        self, op: str, first: Polynomial, second: Polynomial, low: Polynomial, high: Polynomial
-    ) -> Polynomial | None:
-        """A name for a quotient or remainder, with its bounds."""
+    def stands(self, op: str, first: Polynomial, second: Polynomial, high: Polynomial) -> Polynomial:
+        """A name for a quotient or remainder, which is from 0 to ``high``."""
         key = (op, first, second)
         name = self.opaque.setdefault(key, f"{op}@{len(self.opaque)}")
         if name not in self.scope.names:
-            self.scope = self.scope.bounded(name, ZERO if op == "%" else low, high)
+            self.scope = self.scope.bounded(name, ZERO, high)
         return Polynomial.symbol(name)
 
     def know(self, condition: Expression, holds: bool) -> None:
