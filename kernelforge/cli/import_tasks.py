@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +29,8 @@ FORMATS = (
 """Names of the loaders; importing them for this would take long."""
 
 _WIDEST = 2000
+_FREQUENT = 3
+"""Problems with one reason, from which on they are counted."""
 _PROGRESS_S = 5.0
 """Between two lines on what is done."""
 
@@ -235,6 +239,12 @@ def _row(task: ExternalTask, choice: SizeChoice) -> dict[str, Any]:
     }
 
 
+def frequent_reasons(missing: Sequence[NotLoaded]) -> list[tuple[str, int]]:
+    """Reasons that three problems or more have, names in quotes and numbers aside, the most frequent first."""
+    counts = Counter(re.sub(r"'[^']*'|\d+", "…", item.reason) for item in missing)
+    return [(reason, count) for reason, count in counts.most_common() if count >= _FREQUENT]
+
+
 def _print(output: Path, rows: list[dict[str, Any]], missing: list[NotLoaded], as_json: bool) -> None:
     from kernelforge.report.formatting import one_line
 
@@ -246,6 +256,8 @@ def _print(output: Path, rows: list[dict[str, Any]], missing: list[NotLoaded], a
     out = console()
     for item in missing:
         out.print(one_line(f"not loaded: {item.origin}: {item.reason}", _WIDEST), soft_wrap=True)
+    for reason, count in frequent_reasons(missing):
+        out.print(one_line(f"not loaded, {count} times: {reason}", _WIDEST), soft_wrap=True)
     unchecked = sum(1 for row in rows if not row["admitted"])
     summary = f"{len(rows)} tasks" + (f" ({unchecked} not checked)" if unchecked else "")
     out.print(f"{summary}, {len(missing)} not loaded" + (f"; suite {output}" if rows else ""), soft_wrap=True)

@@ -15,10 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from kernelforge.cli.import_tasks import progress
+from kernelforge.cli.import_tasks import frequent_reasons, progress
 from kernelforge.evaluation import size_search
 from kernelforge.evaluation.size_search import Bounds
 from kernelforge.tasks import load_suite
+from kernelforge.tasks.loaders import NotLoaded
 from tests.support import kernelbench_files as files
 
 pytestmark = pytest.mark.slow
@@ -230,3 +231,8 @@ def test_two_imports_are_equal_byte_for_byte_though_one_of_them_has_to_share_its
 def test_progress_says_how_much_is_done_and_how_long_the_rest_takes() -> None:
     assert progress(50, 250, 60.0) == "50 of 250 tasks have sizes; about 4 min to go"
     assert progress(240, 250, 60.0) == "240 of 250 tasks have sizes; less than a minute to go"
+
+
+def test_reasons_of_several_problems_are_counted() -> None:
+    reasons = ["no 'a' in row 1", "no 'b' in row 2", "other", "no 'c' in row 30", "other"]
+    assert frequent_reasons([NotLoaded("", reason) for reason in reasons]) == [("no … in row …", 3)]
