@@ -10,6 +10,9 @@ put into the model from there. Prints a row for each model; exits with 1 where t
 Packages are installed for PYTHON, of a fresh environment with KernelForge and the model's own packages, where the model
 is checked too; without it into an empty environment, and the model is checked by this Python.
 
+With `--capture` models are captured and nothing more: twenty architectures and every network of `level3`, a row each of
+its operators, its groups and how many of these can be tasks; exits with 1 where one has no graph.
+
 A model is a name of the table, such as `llama` or `level3/mlp`. `--work` keeps what was made, and goes on from there.
 """
 
@@ -23,6 +26,7 @@ import sys
 import tempfile
 import venv
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,7 +34,7 @@ from kernelforge.capture.records import Capture
 from kernelforge.capture.suite import CAPTURE
 from kernelforge.packaging.manifest import MANIFEST
 from kernelforge.packaging.splice_check import PredictedNumber, Splice
-from kernelforge.tasks import load_task, size_source
+from kernelforge.tasks import load_suite, load_task, size_source
 
 _TRANSFORMERS: Final = """
 import torch
@@ -73,6 +77,49 @@ ARCHITECTURES: Final = {
     ),
 }
 """Classes of model and configuration, its arguments, and the model's inputs."""
+_FOUR_HEADS: Final = "vocab_size=1000, hidden_size=128, num_hidden_layers=2, num_attention_heads=4"
+_GROUPED: Final = f"{_FOUR_HEADS}, num_key_value_heads=2, intermediate_size=256, use_cache=False"
+_SMALL_VISION: Final = "num_hidden_layers=2, num_attention_heads=4, intermediate_size=256, image_size=64, patch_size=16"
+_IMAGES: Final = '{"pixel_values": torch.randn(2, 3, 64, 64)}'
+OTHER_ARCHITECTURES: Final = {
+    "qwen3": ("Qwen3Model", "Qwen3Config", f"{_GROUPED}, head_dim=32", _TOKENS),
+    "mistral": ("MistralModel", "MistralConfig", _GROUPED, _TOKENS),
+    "mixtral": ("MixtralModel", "MixtralConfig", f"{_GROUPED}, num_local_experts=4", _TOKENS),
+    "gemma2": ("Gemma2Model", "Gemma2Config", f"{_GROUPED}, head_dim=32", _TOKENS),
+    "phi3": ("Phi3Model", "Phi3Config", f"{_GROUPED}, pad_token_id=0", _TOKENS),
+    "gpt2": ("GPT2Model", "GPT2Config", "n_embd=128, n_layer=2, n_head=4, vocab_size=1000, use_cache=False", _TOKENS),
+    "roberta": ("RobertaModel", "RobertaConfig", f"{_FOUR_HEADS}, intermediate_size=256", _TOKENS),
+    "t5": (
+        "T5EncoderModel", "T5Config", "d_model=128, num_layers=2, num_heads=4, d_kv=32, d_ff=256, vocab_size=1000",
+        _TOKENS,
+    ),
+    "mamba2": (
+        "Mamba2Model",
+        "Mamba2Config",
+        "vocab_size=1000, hidden_size=128, num_hidden_layers=2, num_heads=8, head_dim=32, n_groups=1, state_size=16, "
+        "use_cache=False",
+        _TOKENS,
+    ),
+    "rwkv": (
+        "RwkvModel", "RwkvConfig",
+        "vocab_size=1000, hidden_size=128, num_hidden_layers=2, attention_hidden_size=128, use_cache=False", _TOKENS,
+    ),
+    "clip": ("CLIPVisionModel", "CLIPVisionConfig", f"hidden_size=128, {_SMALL_VISION}", _IMAGES),
+    "convnext": ("ConvNextModel", "ConvNextConfig", "hidden_sizes=[32, 64, 96, 128], depths=[1, 1, 1, 1]", _IMAGES),
+    "resnet": ("ResNetModel", "ResNetConfig", "embedding_size=16, hidden_sizes=[16, 32], depths=[1, 1]", _IMAGES),
+    "swin": (
+        "SwinModel", "SwinConfig", "image_size=64, embed_dim=32, depths=[1, 1], num_heads=[2, 4], window_size=4",
+        _IMAGES,
+    ),
+    "whisper": (
+        "WhisperForAudioClassification",
+        "WhisperConfig",
+        "d_model=128, encoder_layers=2, encoder_attention_heads=4, encoder_ffn_dim=256, num_mel_bins=40, "
+        "max_source_positions=64, vocab_size=1000, pad_token_id=0",
+        '{"input_features": torch.randn(2, 40, 128)}',
+    ),
+}  # fmt: skip
+"""Those that are captured alone, by ``--capture``."""
 NETWORKS: Final = ("level3/mlp", "level3/resnet_block", "level3/encoder_block", "llm/swiglu", "llm/rmsnorm_residual")
 _OF_TASK: Final = """
 
@@ -90,10 +137,11 @@ class _Skipped(Exception):
 
 def model_text(name: str) -> str:
     """The file of a model, with its two functions."""
-    if name in ARCHITECTURES:
+    architectures = ARCHITECTURES | OTHER_ARCHITECTURES
+    if name in architectures:
         if importlib.util.find_spec("transformers") is None:
             raise _Skipped("transformers is not installed")
-        model, config, arguments, inputs = ARCHITECTURES[name]
+        model, config, arguments, inputs = architectures[name]
         return _TRANSFORMERS.format(
             classes=f"{model}, {config}", model=model, config=config, arguments=arguments, inputs=inputs
         )
@@ -167,6 +215,31 @@ def spliced(name: str, folder: Path, top: int, rounds: int, python: Path | None)
     return Splice.model_validate(answer)
 
 
+def captured_row(name: str, folder: Path) -> str:
+    """The row of a model that is captured, in Markdown."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "model.py").write_text(model_text(name))
+    arguments = ("capture", "model.py:make_model", "--inputs", "make_inputs", "--device", "emulated:h100", "--json")
+    capture = Capture.model_validate_json(command(*arguments, folder=folder))
+    operators = sum(node.kind == "op" for node in capture.nodes)
+    tasks = sum(not group.no_task for group in capture.groups)
+    calls = sum(len(group.calls) for group in capture.groups)
+    return f"| {name} | {operators} | {len(capture.groups)}, {calls} calls | {tasks} | {capture.total_us:,.0f} us |"
+
+
+def captures(models: Sequence[str], work: Path) -> bool:
+    """Print a row for each model; whether each that is there has a graph."""
+    print("| model | operators | groups | that can be tasks | eager |\n|---|---|---|---|---|", flush=True)
+    everything = True
+    for name in models:
+        try:
+            print(captured_row(name, work / name.replace("/", "-")), flush=True)
+        except _Skipped as reason:
+            everything &= "not installed" in str(reason)
+            print(f"left out: {name}: {reason}", file=sys.stderr, flush=True)
+    return everything
+
+
 def row(name: str, splice: Splice) -> str:
     """One row of the table, in Markdown."""
     (package,) = splice.packages
@@ -190,19 +263,25 @@ def _ratio(gain: PredictedNumber) -> str:
 def main() -> int:
     """Print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("models", nargs="*", default=[*ARCHITECTURES, *NETWORKS])
+    parser.add_argument("models", nargs="*")
+    parser.add_argument("--capture", action="store_true", help="capture models, and nothing more")
     parser.add_argument("--work", type=Path, help="folder that keeps suites, results and packages")
     parser.add_argument("--top", type=int, default=3, help="groups that are tried, the largest share first")
     parser.add_argument("--rounds", type=int, default=5, help="most attempts at a group, the first design included")
     parser.add_argument("--python", type=Path, help="of a fresh environment that has KernelForge")
     options = parser.parse_args()
     python = options.python and options.python.absolute()
+    if options.capture:
+        networks = [f"level3/{task.name}" for task in load_suite("level3").tasks]
+        with tempfile.TemporaryDirectory() as temporary:
+            work = (options.work or Path(temporary)).resolve()
+            return int(not captures(options.models or [*ARCHITECTURES, *OTHER_ARCHITECTURES, *networks], work))
     print("| model | group, calls | kernel | share | model, eager | model, CUDA graph | outputs, error |", flush=True)
     print("|---|---|---|---|---|---|---|", flush=True)
     equal = True
     with tempfile.TemporaryDirectory() as temporary:
         work = (options.work or Path(temporary)).resolve()
-        for name in options.models:
+        for name in options.models or [*ARCHITECTURES, *NETWORKS]:
             try:
                 splice = spliced(name, work / name.replace("/", "-"), options.top, options.rounds, python)
             except _Skipped as reason:
