@@ -144,6 +144,7 @@ def capture_on_gpu(
             raise UsageError(f"{device} is no GPU of this machine; name one, such as cuda:0")
         locks = GpuLocks((gpu.name,), gpu_lock_folder(), keys={gpu.name: gpu.facts.uuid} if gpu.facts.uuid else {})
         request = {**source_request(model, inputs, module), "device": "cuda:0", "nodes": nodes}
+        left_s = until - time.monotonic()  # a wait for another process's use of the GPU is not the model's
         with (
             locks.hold(gpu.name, task="capture", on_wait=tell),
             model_children(
@@ -154,7 +155,7 @@ def capture_on_gpu(
                 timeout_s=timeout_s,
             ) as spawn,
         ):
-            times = model_times(spawn, request, until, model.path)
+            times = model_times(spawn, request, time.monotonic() + left_s, model.path)
         return measured_record(graph, times, model, inputs, module, gpu.spec, gpu.facts.name)
 
 

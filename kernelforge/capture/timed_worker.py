@@ -70,7 +70,10 @@ def timed(data: Mapping[str, Any]) -> dict[str, Any]:
         TaskError: The model fails there, or its graph is another one; the message says what to do.
     """
     logging.getLogger("torch").setLevel(logging.ERROR)
-    device = open_device(data["device"])
+    try:
+        device = open_device(data["device"])
+    except TaskError as error:
+        raise TaskError(f"{error}; to predict times instead, add --device emulated:h100") from error
     with torch.no_grad():
         made = made_of(data["source"], data["model"], data["inputs_source"], data["inputs"], data["module"])
         wrapped = Tensors(made.model)

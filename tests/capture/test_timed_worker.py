@@ -167,5 +167,5 @@ def test_a_gpu_is_opened_locked_and_given_to_the_child_alone(monkeypatch: pytest
     gpu = CudaDevice(0, driver=DRIVER)
     monkeypatch.setattr("kernelforge.capture.client.make_device", lambda name, **_: gpu)
     monkeypatch.setattr("kernelforge.capture.client.gpu_lock_folder", lambda: tmp_path)
-    with pytest.raises(TaskError, match=r"net\.py: torch .* cannot use 'cuda:0' in the oracle's process"):
+    with pytest.raises(TaskError, match=r"net\.py: torch .* cannot use 'cuda:0' .*--device emulated:h100"):
         capture_on_gpu(SOURCE, INPUTS, "cuda:0")
