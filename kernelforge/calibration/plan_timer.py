@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING
 from kernelforge.candidate import parse_plan
 from kernelforge.devices import make_device
 from kernelforge.devices.base import Device, RunFailed, RunRequest, Session
-from kernelforge.devices.gpu_locks import GpuLocks
 from kernelforge.errors import DeviceError, TimingError
-from kernelforge.evaluation.pool import gpu_lock_folder, make_compiler
+from kernelforge.evaluation.pool import device_lock, make_compiler
 from kernelforge.hardware.specs import GENERATIONS, MULTIPROCESSORS, Multiprocessor
 from kernelforge.records import Build
 from kernelforge.utils.closing import Closing
@@ -90,10 +89,7 @@ class PlanTimer(Closing):
         with ExitStack() as opening:
             self.device = make_device(name, allow_unconfined=allow_unconfined)
             opening.callback(self.device.close)
-            uuid = self.device.identity().get("gpu_uuid", "")
-            keys = {self.device.name: uuid} if uuid else {}
-            locks = GpuLocks((self.device.name,), gpu_lock_folder(), keys=keys)
-            opening.enter_context(locks.hold(self.device.name, task="calibrate", on_wait=tell))
+            opening.enter_context(device_lock(self.device, "calibrate", tell))
             self._compiler = make_compiler(cache, allow_unconfined=allow_unconfined, limit_s=None)
             opening.callback(self._compiler.close)
             self.facts = card_facts(self.device)

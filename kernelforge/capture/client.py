@@ -26,9 +26,8 @@ from kernelforge.capture.records import (
 )
 from kernelforge.devices import make_device
 from kernelforge.devices.cuda.device import CudaDevice
-from kernelforge.devices.gpu_locks import GpuLocks
 from kernelforge.errors import ChildDied, ChildTimeout, SandboxError, TaskError, UsageError
-from kernelforge.evaluation.pool import gpu_lock_folder
+from kernelforge.evaluation.pool import device_lock
 from kernelforge.evaluation.timing.statistics import median_of_clusters
 from kernelforge.hardware.specs import DeviceSpec
 from kernelforge.prediction import BaselineTime, kernel_us, near_bytes, predict_baseline
@@ -137,16 +136,16 @@ def capture_on_gpu(
         DeviceError: The GPU cannot be used.
     """
     until = time.monotonic() + timeout_s
-    graph = capture_graph(model, inputs, module, allow_unconfined=allow_unconfined, timeout_s=timeout_s)
-    nodes = {node.name: node.op for node in graph.nodes if node.kind == "op"}
     with closing(make_device(device, allow_unconfined=allow_unconfined)) as gpu:
         if not isinstance(gpu, CudaDevice):
             raise UsageError(f"{device} is no GPU of this machine; name one, such as cuda:0")
-        locks = GpuLocks((gpu.name,), gpu_lock_folder(), keys={gpu.name: gpu.facts.uuid} if gpu.facts.uuid else {})
+        gpu.start()
+        graph = capture_graph(model, inputs, module, allow_unconfined=allow_unconfined, timeout_s=timeout_s)
+        nodes = {node.name: node.op for node in graph.nodes if node.kind == "op"}
         request = {**source_request(model, inputs, module), "device": "cuda:0", "nodes": nodes}
         left_s = until - time.monotonic()  # a wait for another process's use of the GPU is not the model's
         with (
-            locks.hold(gpu.name, task="capture", on_wait=tell),
+            device_lock(gpu, "capture", tell),
             model_children(
                 _TIMED_MODULE,
                 role="gpu-oracle",

@@ -16,6 +16,8 @@ from kernelforge.records import Node, TensorSpec
 from kernelforge.records.base import Record
 
 MOST_NODES: Final = 100_000
+FEWEST_CALLS: Final = 20
+"""Timed calls of a model, for an interval."""
 _IDENTIFIER = r"^[A-Za-z_][A-Za-z0-9_]{0,255}$"
 _OPERATOR = r"^[A-Za-z0-9_]{1,80}(\.[A-Za-z0-9_]{1,80}){0,3}$"
 _DOTTED = r"^[A-Za-z0-9_.]{0,500}$"
@@ -119,7 +121,7 @@ class CapturedGraph(Record):
 class ModelTimes(Record):
     """Times of a model on a GPU, as the confined child sends them."""
 
-    calls_us: tuple[Annotated[float, Field(gt=0, le=1e9)], ...] = Field(min_length=20, max_length=10_000)
+    calls_us: tuple[Annotated[float, Field(gt=0, le=1e9)], ...] = Field(min_length=FEWEST_CALLS, max_length=10_000)
     """Of single calls in eager PyTorch on an idle GPU, in order."""
     nodes_us: dict[str, Annotated[float, Field(ge=0, le=1e9)]] = Field(max_length=MOST_NODES)
     """Work of the GPU for each node of the graph in one call."""

@@ -7,40 +7,36 @@ run node by node on the GPU's, so that the profiler of PyTorch says which node l
 from __future__ import annotations
 
 import bisect
-import json
 import logging
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 import torch
 from torch import fx
-from torch.profiler import ProfilerActivity, profile, record_function
+from torch.profiler import record_function
 from torch.utils._pytree import tree_flatten, tree_map
 
-from kernelforge.capture.worker import NO_OPERATOR, Made, Tensors, exported, made_of, placeholder_values, step
+from kernelforge.capture.records import FEWEST_CALLS
+from kernelforge.capture.worker import Made, RealRun, Tensors, exported_again, made_of, placeholder_values, step
 from kernelforge.capture.worker import warm_up as warm_up_capture
 from kernelforge.errors import TaskError
-from kernelforge.evaluation.oracle.worker.timed_baseline import Timestamp
+from kernelforge.evaluation.oracle.worker.timed_baseline import Timestamp, kernel_trace
 from kernelforge.evaluation.oracle.worker.torch_device import default_device, hide_gpu, open_device, synchronize
-from kernelforge.evaluation.oracle.worker.tracing import operator_name
+from kernelforge.prediction.launch_queue import LAUNCH_CALLS
 from kernelforge.sandbox.channel import Channel
 
 MOST_CALLS: Final = 100
 """Timed calls of the model: fewer where they take longer than :data:`LONGEST_S` together, and never less than
-:data:`FEWEST_CALLS`."""
-FEWEST_CALLS: Final = 20
+:data:`~kernelforge.capture.records.FEWEST_CALLS`."""
 LONGEST_S: Final = 10.0
 WARM_CALLS: Final = 5
 PROFILED_CALLS: Final = 5
 """Runs of the graph that a node's time is the mean of."""
 _PREFIX: Final = "kernelforge node "
-_LAUNCHES: Final = frozenset({"cuda_runtime", "cuda_driver"})
 _ON_GPU: Final = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
-"""Categories of events in a trace of PyTorch's profiler (kineto): calls of CUDA, and the GPU's work."""
+"""Categories of the GPU's work in a trace of PyTorch's profiler (kineto)."""
 
 
 def warm_up(options: Mapping[str, Any]) -> None:
@@ -77,10 +73,7 @@ def timed(data: Mapping[str, Any]) -> dict[str, Any]:
     with torch.no_grad():
         made = made_of(data["source"], data["model"], data["inputs_source"], data["inputs"], data["module"])
         wrapped = Tensors(made.model)
-        program = exported(made, wrapped)
-        names = {node.name: operator_name(node.target) for node in program.graph.nodes if node.op == "call_function"}
-        if any(names.get(name) != op for name, op in data["nodes"].items()):
-            raise TaskError("the model's graph is another one on real tensors than on shapes alone")
+        program = exported_again(made, wrapped, data["nodes"])
         with step(f"the model on {device}"):
             made = _moved(made, device)
         leaves = tree_flatten((made.args, made.keywords))[0]
@@ -88,7 +81,7 @@ def timed(data: Mapping[str, Any]) -> dict[str, Any]:
         graph = _Annotated(program.graph_module, device)
         with default_device(device), step(f"the model on {device}"):
             calls_us = _calls_us(partial(made.model, *made.args, **made.keywords), device)
-            events = _profiled(partial(graph.run, *values), device)
+            events = kernel_trace(lambda: [graph.run(*values) for _ in range(PROFILED_CALLS)], device)
     return {"calls_us": calls_us, "nodes_us": node_times(events, PROFILED_CALLS), "torch": torch.__version__}
 
 
@@ -101,7 +94,7 @@ def _moved(made: Made, device: torch.device) -> Made:
     return Made(made.model.to(device), args, keywords)
 
 
-class _Annotated(fx.Interpreter):
+class _Annotated(RealRun):
     """Runs a graph of the CPU on another device, with each node's name in the profiler's trace."""
 
     def __init__(self, graph: fx.GraphModule, device: torch.device) -> None:
@@ -114,15 +107,7 @@ class _Annotated(fx.Interpreter):
         with record_function(_PREFIX + n.name):
             return super().run_node(n)
 
-    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
-        if operator_name(target).split(".")[-1] in NO_OPERATOR:
-            return None
-        if target is torch.ops.aten.view.default:
-            target = torch.ops.aten.reshape.default  # kernels of a GPU may leave other strides
-        args, kwargs = tree_map(self._placed, (args, kwargs))
-        return super().call_function(target, args, kwargs)
-
-    def _placed(self, value: Any) -> Any:
+    def changed(self, value: Any) -> Any:
         return self._device if isinstance(value, torch.device) else value
 
 
@@ -140,22 +125,6 @@ def _calls_us(call: Callable[[], Any], device: torch.device) -> list[float]:
         synchronize(device)
         times.append(start.until(end))
     return times
-
-
-def _profiled(run: Callable[[], Any], device: torch.device) -> list[dict[str, Any]]:
-    """Events of the profiler of PyTorch for :data:`PROFILED_CALLS` runs of a graph."""
-    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])]
-    for calls in (1, PROFILED_CALLS):  # the first trace loads the profiler's library, and warms the graph up
-        synchronize(device)
-        with profile(activities=activities) as profiler:
-            for _ in range(calls):
-                run()
-            synchronize(device)
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "trace.json"
-        profiler.export_chrome_trace(str(file))
-        events: list[dict[str, Any]] = json.loads(file.read_bytes())["traceEvents"]
-    return events
 
 
 def node_times(events: Sequence[Mapping[str, Any]], calls: int) -> dict[str, float]:
@@ -177,7 +146,7 @@ def node_times(events: Sequence[Mapping[str, Any]], calls: int) -> dict[str, flo
     begins = [begin for begin, _, _ in ranges]
     launched: dict[int, float] = {}
     for event in events:
-        if event.get("cat") in _LAUNCHES and "correlation" in event.get("args", {}):
+        if event.get("cat") in LAUNCH_CALLS and "correlation" in event.get("args", {}):
             correlation, at = int(event["args"]["correlation"]), float(event["ts"])
             launched[correlation] = min(at, launched.get(correlation, at))  # the runtime's call holds the driver's
     times = dict.fromkeys((name for _, _, name in ranges), 0.0)

@@ -28,7 +28,7 @@ from torch._subclasses.fake_tensor import (
     unset_fake_temporarily,
 )
 from torch.export.graph_signature import InputKind
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 from kernelforge.errors import TaskError
 from kernelforge.evaluation.oracle.worker.operator_trace import LibraryCalls, OperatorRecorder
@@ -297,6 +297,40 @@ def user_outputs(program: torch.export.ExportedProgram, node: fx.Node) -> list[A
     """Results of the model, without the new values of buffers and inputs that it changes."""
     own = set(program.graph_signature.user_outputs)
     return [each for each in tree_leaves(node.args[0]) if isinstance(each, fx.Node) and each.name in own]
+
+
+def exported_again(made: Made, wrapped: Tensors, nodes: Mapping[str, str]) -> torch.export.ExportedProgram:
+    """The graph of a model on real tensors, which has to be the captured one.
+
+    Args:
+        made: The model and its arguments.
+        wrapped: The model, as :class:`Tensors`.
+        nodes: Operator of each captured node by its name.
+
+    Raises:
+        TaskError: It is another one, or there is none.
+    """
+    program = exported(made, wrapped)
+    names = {node.name: operator_name(node.target) for node in program.graph.nodes if node.op == "call_function"}
+    if any(names.get(name) != op for name, op in nodes.items()):
+        raise TaskError("the model's graph is another one on real tensors than on shapes alone")
+    return program
+
+
+class RealRun(fx.Interpreter):
+    """Runs a captured graph on real tensors."""
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        if operator_name(target).split(".")[-1] in NO_OPERATOR:
+            return None
+        if target is torch.ops.aten.view.default:
+            target = torch.ops.aten.reshape.default  # other kernels leave other strides than the graph was made with
+        args, kwargs = tree_map(self.changed, (args, kwargs))
+        return super().call_function(target, args, kwargs)
+
+    def changed(self, value: Any) -> Any:
+        """An argument of an operator in place of another."""
+        return value
 
 
 def placeholder_values(program: torch.export.ExportedProgram, wrapped: nn.Module, leaves: Sequence[Any]) -> list[Any]:

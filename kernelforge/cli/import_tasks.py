@@ -109,14 +109,14 @@ def _agreeing(
     quiet: bool,
 ) -> tuple[list[SizedTask], list[NotLoaded], list[dict[str, Any]]]:
     """The same without the tasks whose C function and written reference disagree. Others have no C function."""
+    written = [sized for sized in tasks if sized.task.c_source]
+    if not written:
+        return tasks, missing, rows
     from kernelforge.evaluation.size_search.choice import as_task
     from kernelforge.tasks.loaders import NotLoaded
     from kernelforge.translation.evaluator import CEvaluators
     from kernelforge.translation.published import disagreement
 
-    written = [sized for sized in tasks if sized.task.c_source]
-    if not written:
-        return tasks, missing, rows
     refused: dict[str, str] = {}
     started = printed = time.monotonic()
     with CEvaluators(allow_unconfined=allow_unconfined) as functions:

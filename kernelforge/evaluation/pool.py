@@ -554,6 +554,19 @@ def gpu_lock_folder() -> Path:
     return user_cache_path("kernelforge") / "leases"
 
 
+def device_lock(device: Device, task: str, on_wait: Callable[[str], None]) -> AbstractContextManager[None]:
+    """Hold a device outside a pool: no other process of this user runs on it then.
+
+    Args:
+        device: A device of this machine.
+        task: What it is held for, in the words of others that wait.
+        on_wait: Called with a line of text while another process has it.
+    """
+    uuid = device.identity().get("gpu_uuid", "")
+    locks = GpuLocks((device.name,), gpu_lock_folder(), keys={device.name: uuid} if uuid else {})
+    return locks.hold(device.name, task=task, on_wait=on_wait)
+
+
 def _version_of(package: str) -> str:
     try:
         return version(package)

@@ -20,7 +20,7 @@ from torch.export.graph_signature import OutputKind
 from torch.utils._pytree import tree_flatten, tree_map
 
 from kernelforge.capture.records import GroupCall
-from kernelforge.capture.worker import NO_OPERATOR, Made, Tensors, exported, made_of, placeholder_values
+from kernelforge.capture.worker import Made, RealRun, Tensors, exported_again, made_of, placeholder_values
 from kernelforge.errors import TaskError
 from kernelforge.evaluation.oracle.worker.comparison import Got, compare_outputs
 from kernelforge.evaluation.oracle.worker.reference import clone_strided, seeded, tensor_view
@@ -28,7 +28,6 @@ from kernelforge.evaluation.oracle.worker.reference_runner import movement, nudg
 from kernelforge.evaluation.oracle.worker.sequential_sums import SequentialSums
 from kernelforge.evaluation.oracle.worker.tolerance import Expected, expected_output
 from kernelforge.evaluation.oracle.worker.torch_device import HOST, generator, set_arithmetic
-from kernelforge.evaluation.oracle.worker.tracing import operator_name
 from kernelforge.packaging.graph_rewrite import Replacement, replaced_graph
 from kernelforge.records import TensorSpec
 from kernelforge.sandbox.channel import Channel
@@ -93,10 +92,7 @@ def _checked(data: Mapping[str, Any], channel: Channel) -> dict[str, Any]:
     with torch.no_grad():
         made = made_of(data["source"], data["model"], data["inputs_source"], data["inputs"], data["module"])
         wrapped = Tensors(made.model)
-        program = exported(made, wrapped)
-        names = {node.name: operator_name(node.target) for node in program.graph.nodes if node.op == "call_function"}
-        if any(names.get(name) != op for name, op in data["nodes"].items()):
-            raise TaskError("the model's graph is another one on real tensors than on shapes alone")
+        program = exported_again(made, wrapped, data["nodes"])
         replacements = [_replacement(number, call, channel) for number, call in enumerate(data["calls"])]
         run = _Runs(program, wrapped, made)
         expected = run.expected()
@@ -194,21 +190,15 @@ class _Runs:
                     buffer.copy_(self._buffers[name])
 
 
-class _Graph(fx.Interpreter):
+class _Graph(RealRun):
     """Runs a functional graph, in float64 if asked to."""
 
     def __init__(self, module: fx.GraphModule, double: bool) -> None:
         super().__init__(module)
         self._double = double
 
-    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
-        if operator_name(target).split(".")[-1] in NO_OPERATOR:
-            return None
-        if target is torch.ops.aten.view.default:
-            target = torch.ops.aten.reshape.default  # other kernels leave other strides than the graph was made with
-        if self._double:
-            args, kwargs = tree_map(_double_dtype, (args, kwargs))
-        return super().call_function(target, args, kwargs)
+    def changed(self, value: Any) -> Any:
+        return _double_dtype(value) if self._double else value
 
 
 def _double_dtype(value: Any) -> Any:

@@ -20,7 +20,7 @@ from kernelforge.records.timing import LaunchQueue
 LAUNCH_US: Final = 2.37
 """From the beginning of a launch to the start of an empty kernel on an idle GPU: SKIP, 2.37 us on an H100 and 2.26 us
 on an A100, both behind PCIe."""
-_LAUNCH_CALLS: Final = frozenset({"cuda_runtime", "cuda_driver"})
+LAUNCH_CALLS: Final = frozenset({"cuda_runtime", "cuda_driver"})
 """Categories of calls to CUDA in a trace: of the runtime, and of the driver, as Triton launches."""
 
 
@@ -106,7 +106,7 @@ def measured_launch_queue(events: Sequence[Mapping[str, Any]]) -> LaunchQueue:
     operators = [float(event["ts"]) for event in events if event.get("cat") == "cpu_op"]
     host_end = -math.inf
     for event in events:
-        if event.get("cat") in _LAUNCH_CALLS and "Launch" in str(event.get("name")) and "args" in event:
+        if event.get("cat") in LAUNCH_CALLS and "Launch" in str(event.get("name")) and "args" in event:
             correlation, start = int(event["args"].get("correlation", 0)), float(event["ts"])
             begun[correlation] = min(start, begun.get(correlation, math.inf))
             host_end = max(host_end, start + float(event.get("dur", 0.0)))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
@@ -39,6 +41,13 @@ _ITEMSIZE = {
     DType.FLOAT64: 8, DType.FLOAT32: 4, DType.FLOAT16: 2, DType.BFLOAT16: 2, DType.INT64: 8,
     DType.INT32: 4, DType.INT16: 2, DType.INT8: 1, DType.UINT8: 1, DType.BOOL: 1,
 }  # fmt: skip
+
+
+C_ELEMENTS: Final[Mapping[str, DType]] = MappingProxyType({
+    "float": DType.FLOAT32, "double": DType.FLOAT64, "int": DType.INT32, "long long": DType.INT64,
+    "unsigned char": DType.UINT8, "signed char": DType.INT8,
+})  # fmt: skip
+"""C types of array elements of a translation task's function."""
 
 
 class TensorSpec(Record):

@@ -45,6 +45,7 @@ from kernelforge.records import (
     Verdict,
     content_hash,
 )
+from kernelforge.records.task import C_ELEMENTS
 from kernelforge.sandbox import Zygote, select_tier
 from kernelforge.sandbox.policy import Limits
 from kernelforge.sandbox.shared_memory import Blob
@@ -53,7 +54,7 @@ from kernelforge.translation.client import LIMITS, CChild, CLanguage, Launch
 from kernelforge.translation.host_runtime import MAX_DEVICE_BYTES
 from kernelforge.translation.launcher import KernelLauncher
 from kernelforge.translation.offload import Offload
-from kernelforge.translation.signature import ELEMENTS, numbers, read_signature
+from kernelforge.translation.signature import numbers, read_signature
 from kernelforge.translation.timing import (
     EMPTY,
     SUITE_FUNCTION,
@@ -361,7 +362,7 @@ class CEvaluator:
                 continue
             at = parsed.parameters.index(item.name) if item.source == "input" else -1
             spec = facts.inputs[at] if item.source == "input" else next(outputs, None)
-            if not isinstance(spec, TensorSpec) or spec.dtype is not ELEMENTS[item.type]:
+            if not isinstance(spec, TensorSpec) or spec.dtype is not C_ELEMENTS[item.type]:
                 raise TaskError(f"task {self.task.name!r}: the C array {item.name!r} is no array of the reference's")
             if item.source == "input":
                 inputs.append(draw.tensors[at])

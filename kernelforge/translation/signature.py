@@ -7,14 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
 from kernelforge.errors import TaskError
-from kernelforge.records import DType, Task
+from kernelforge.records import Task
+from kernelforge.records.task import C_ELEMENTS
 from kernelforge.tasks import parse_task_file
-
-ELEMENTS: Final[dict[str, DType]] = {
-    "float": DType("float32"), "double": DType("float64"), "int": DType("int32"), "long long": DType("int64"),
-    "unsigned char": DType("uint8"), "signed char": DType("int8"),
-}  # fmt: skip
-"""C types of array elements."""
 
 _COMMENT: Final = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 _PARAMETER: Final = re.compile(r"(const\s+)?([a-z][a-z ]*?)\s*(\*)?\s*\b(\w+)")
@@ -81,7 +76,7 @@ def read_signature(task: Task) -> Signature:
 
 def _parameter(text: str, taken: set[str], extents: set[str], task: str) -> Parameter:
     match = _PARAMETER.fullmatch(text.strip())
-    if match is None or match[2] not in ELEMENTS:
+    if match is None or match[2] not in C_ELEMENTS:
         raise TaskError(f"task {task!r}: cannot read the C parameter {text.strip()[:80]!r}")
     const, kind, pointer, name = match.groups()
     array = bool(pointer)

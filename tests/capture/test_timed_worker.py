@@ -18,7 +18,7 @@ from kernelforge.capture.client import (
     model_times,
     source_request,
 )
-from kernelforge.capture.records import CapturedGraph, ModelTimes
+from kernelforge.capture.records import FEWEST_CALLS, CapturedGraph, ModelTimes
 from kernelforge.devices.cuda.device import CudaDevice
 from kernelforge.errors import SandboxError, TaskError, UsageError
 from kernelforge.evaluation.oracle.worker.torch_device import HOST
@@ -81,15 +81,15 @@ def test_each_node_of_the_captured_graph_has_a_time(
     graph_of: Callable[..., CapturedGraph], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graph = graph_of(BODY, "torch.randn(4, 2, 64)", "self.up = nn.Linear(64, 64)")
-    profiled = timed_worker._profiled
+    traced = timed_worker.kernel_trace
     monkeypatch.setattr(timed_worker, "open_device", lambda name: HOST)
-    monkeypatch.setattr(timed_worker, "_profiled", lambda *arguments: on_a_gpu(profiled(*arguments)))
+    monkeypatch.setattr(timed_worker, "kernel_trace", lambda *arguments: on_a_gpu(traced(*arguments)))
     nodes = {each.name: each.op for each in graph.nodes if each.kind == "op"}
     request = {**source_request(SOURCE, INPUTS, ""), "device": "cuda:0", "nodes": nodes}
     times = ModelTimes.model_validate(timed_worker.timed(request))
     assert set(nodes) <= set(times.nodes_us)
     assert min(times.nodes_us[name] for name in nodes) >= 2.0
-    assert timed_worker.FEWEST_CALLS <= len(times.calls_us) <= timed_worker.MOST_CALLS
+    assert FEWEST_CALLS <= len(times.calls_us) <= timed_worker.MOST_CALLS
     with pytest.raises(TaskError, match="another one on real tensors"):
         timed_worker.timed({**request, "nodes": {"softmax": "aten.relu"}})
 
@@ -162,10 +162,13 @@ def test_a_device_that_is_no_gpu_is_refused() -> None:
         capture_on_gpu(SOURCE, INPUTS, "emulated:h100")
 
 
-def test_a_gpu_is_opened_locked_and_given_to_the_child_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """With a GPU in software, and a torch that cannot use it: what the child says arrives as one sentence."""
+def test_a_gpu_is_locked_and_what_the_child_says_of_it_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """With a GPU in software, and a torch that cannot use it."""
     gpu = CudaDevice(0, driver=DRIVER)
     monkeypatch.setattr("kernelforge.capture.client.make_device", lambda name, **_: gpu)
-    monkeypatch.setattr("kernelforge.capture.client.gpu_lock_folder", lambda: tmp_path)
+    monkeypatch.setattr("kernelforge.evaluation.pool.gpu_lock_folder", lambda: tmp_path)
     with pytest.raises(TaskError, match=r"net\.py: torch .* cannot use 'cuda:0' .*--device emulated:h100"):
         capture_on_gpu(SOURCE, INPUTS, "cuda:0")
+    assert any(tmp_path.iterdir()), "there was no lock"

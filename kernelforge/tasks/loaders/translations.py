@@ -14,7 +14,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -23,7 +24,7 @@ from typing import Any, Final
 from kernelforge.errors import TaskError, UsageError
 from kernelforge.tasks.constants import plain_text
 from kernelforge.tasks.files import parse_task_file
-from kernelforge.tasks.loaders.base import ExternalTask, Loaded, Problem, load_each
+from kernelforge.tasks.loaders.base import ExternalTask, Loaded, load_each
 from kernelforge.tasks.loaders.c_functions.reference import written
 from kernelforge.tasks.loaders.c_functions.syntax import Function, parse_function
 from kernelforge.tasks.loaders.paired_files import PAIRED, pairs_of, source_files
@@ -32,7 +33,32 @@ from kernelforge.tasks.loaders.rows import Row, Taken, columns_of, data_files, d
 _LONGEST = 80
 
 
-class HpcTransEval:
+class _Rows(ABC):
+    """A format with a function in each row of its files."""
+
+    columns: tuple[str, ...]
+    needed: frozenset[str]
+    """Columns by which it is recognised."""
+    suffixes: tuple[str, ...]
+
+    def recognises(self, source: Path) -> bool:
+        """Whether the first file has the columns."""
+        files = data_files(source, self.suffixes)
+        return bool(files) and self.needed <= columns_of(files[0])
+
+    def load(self, source: Path) -> Loaded:
+        """Every row; see :class:`kernelforge.tasks.loaders.base.Loader`."""
+        files = data_files(source, self.suffixes)
+        if not files:
+            raise UsageError(f"{source} is no file of rows and holds none: {', '.join(self.suffixes)}")
+        rows = (numbered for path in files for numbered in enumerate(rows_of(path, self.columns)))
+        return load_each((row.origin, None, partial(self._task, row, number)) for number, row in rows)
+
+    @abstractmethod
+    def _task(self, row: Row, number: int, taken: Taken) -> ExternalTask: ...
+
+
+class HpcTransEval(_Rows):
     """Files of the benchmark."""
 
     name = "hpctranseval"
@@ -40,14 +66,6 @@ class HpcTransEval:
     columns = ("op_name", "c_code", "cuda_code", "input_shape", "input_name")
     needed = frozenset({"c_code", "cuda_code", "op_name"})
     suffixes = (".json",)
-
-    def recognises(self, source: Path) -> bool:
-        """Whether the first file has the benchmark's columns."""
-        return _recognised(source, self.suffixes, self.needed)
-
-    def load(self, source: Path) -> Loaded:
-        """Every row; see :class:`kernelforge.tasks.loaders.base.Loader`."""
-        return _load(source, self.suffixes, self.columns, self._task)
 
     def _task(self, row: Row, number: int, taken: Taken) -> ExternalTask:
         operator = row.values.get("op_name")
@@ -60,7 +78,7 @@ class HpcTransEval:
         )  # fmt: skip
 
 
-class BabelTower:
+class BabelTower(_Rows):
     """Files of the data set with tests."""
 
     name = "babeltower"
@@ -68,14 +86,6 @@ class BabelTower:
     columns = ("id", "cpp_code", "cuda_code", "consistent_cpp_inputs")
     needed = frozenset({"cpp_code", "cuda_code"})
     suffixes = (".parquet", ".arrow", ".jsonl", ".json")
-
-    def recognises(self, source: Path) -> bool:
-        """Whether the first file has the data set's columns."""
-        return _recognised(source, self.suffixes, self.needed)
-
-    def load(self, source: Path) -> Loaded:
-        """Every row; see :class:`kernelforge.tasks.loaders.base.Loader`."""
-        return _load(source, self.suffixes, self.columns, self._task)
 
     def _task(self, row: Row, number: int, taken: Taken) -> ExternalTask:
         text = _text(row, "cpp_code")
@@ -88,7 +98,7 @@ class BabelTower:
         )  # fmt: skip
 
 
-class Musl:
+class Musl(_Rows):
     """Files of MuSL's training pairs."""
 
     name = "musl"
@@ -96,14 +106,6 @@ class Musl:
     columns = ("CPP", "CPP-gen", "CUDA")
     needed = frozenset({"CUDA"})
     suffixes = (".jsonl", ".json")
-
-    def recognises(self, source: Path) -> bool:
-        """Whether the first file has the data set's columns."""
-        return _recognised(source, self.suffixes, self.needed)
-
-    def load(self, source: Path) -> Loaded:
-        """Every row; see :class:`kernelforge.tasks.loaders.base.Loader`."""
-        return _load(source, self.suffixes, self.columns, self._task)
 
     def _task(self, row: Row, number: int, taken: Taken) -> ExternalTask:
         text = _text(row, "CPP-gen" if row.values.get("CPP-gen") else "CPP")
@@ -161,20 +163,6 @@ def translation_task(
         name=name, title=title[:120], source=made.source, origin=origin, tags=("translate",), fixed=made.fixed,
         c_source=made.c_source,
     )  # fmt: skip
-
-
-def _recognised(source: Path, suffixes: tuple[str, ...], needed: frozenset[str]) -> bool:
-    files = data_files(source, suffixes)
-    return bool(files) and needed <= columns_of(files[0])
-
-
-def _load(source: Path, suffixes: tuple[str, ...], columns: tuple[str, ...], make: Any) -> Loaded:
-    files = data_files(source, suffixes)
-    if not files:
-        raise UsageError(f"{source} is no file of rows and holds none: {', '.join(suffixes)}")
-    rows: Iterable[tuple[int, Row]] = (item for path in files for item in enumerate(rows_of(path, columns)))
-    problems: Iterable[Problem] = ((row.origin, None, partial(make, row, number)) for number, row in rows)
-    return load_each(problems)
 
 
 def _text(row: Row, column: str) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
@@ -146,20 +146,12 @@ class TimedBaseline:
         """
         if self._graphs or self._device.type != "cuda":
             raise BaselineError("launches are traced of what a host launches on a GPU")
-        from torch.profiler import ProfilerActivity, profile
-
-        with torch.no_grad(), tempfile.TemporaryDirectory() as folder:
-            for _ in range(2):  # the first trace loads the profiler's library, which its launches wait for
-                self.sets.restore(0)
-                synchronize(self._device)
-                with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
-                    self.sets.execute(0)
-                    synchronize(self._device)
-            file = Path(folder) / "trace.json"
-            profiler.export_chrome_trace(str(file))
-            text = file.read_bytes()
         try:
-            return measured_launch_queue(json.loads(text)["traceEvents"])
+            with torch.no_grad():
+                events = kernel_trace(
+                    partial(self.sets.execute, 0), self._device, prepare=partial(self.sets.restore, 0)
+                )
+            return measured_launch_queue(events)
         except (ValueError, KeyError, TypeError) as error:
             raise BaselineError(f"its trace cannot be read: {error}") from error
 
@@ -217,6 +209,32 @@ class TimedBaseline:
                 taken.append((start, end))
             synchronize(self._device)
         return taken
+
+
+def kernel_trace(
+    run: Callable[[], object], device: torch.device, *, prepare: Callable[[], None] = lambda: None
+) -> list[dict[str, Any]]:
+    """Events of the profiler of PyTorch: ``traceEvents`` of its Chrome trace.
+
+    Args:
+        run: What is traced; it begins on an idle device. It runs twice, and is traced the second time.
+        device: What it runs on.
+        prepare: Called before each run.
+    """
+    from torch.profiler import ProfilerActivity, profile
+
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])]
+    for _ in range(2):  # the first trace loads the profiler's library, which its launches wait for
+        prepare()
+        synchronize(device)
+        with profile(activities=activities) as profiler:
+            run()
+            synchronize(device)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "trace.json"
+        profiler.export_chrome_trace(str(file))
+        events: list[dict[str, Any]] = json.loads(file.read_bytes())["traceEvents"]
+    return events
 
 
 def _captured(work: Callable[[], None], device: torch.device) -> torch.cuda.CUDAGraph:

@@ -386,28 +386,11 @@ def _longest(lengths: Sequence[Polynomial]) -> tuple[Polynomial, ...]:
 
 
 def assigned(statements: Iterable[Statement]) -> Iterator[str]:
-    """Names that statements assign."""
-    for statement in statements:
+    """Names that statements assign, at any depth."""
+    for statement in flat(statements):
         match statement:
-            case Assign(target=Name(name=name)):
+            case Assign(target=Name(name=name)) | For(variable=name):
                 yield name
-            case If(yes=yes, no=no):
-                yield from assigned((*yes, *no))
-            case For(variable=variable, body=body):
-                yield variable
-                yield from assigned(body)
-
-
-def declared(statements: Iterable[Statement]) -> Iterator[Declare]:
-    """Declarations in statements, at any depth."""
-    for statement in statements:
-        match statement:
-            case Declare():
-                yield statement
-            case If(yes=yes, no=no):
-                yield from declared((*yes, *no))
-            case For(body=body):
-                yield from declared(body)
 
 
 def names_in(item: Expression | Statement | Sequence[Statement] | None) -> Iterator[str]:
@@ -491,9 +474,10 @@ def private(name: str, statements: Sequence[Statement]) -> bool:
 def _way(loop: For, walk: _Walk, result: Analysis) -> Way:
     """The way in which the turns of a loop can be run."""
     body = loop.body
-    if any(item.length is not None for item in declared(body)):
+    declared = [item for item in flat(body) if isinstance(item, Declare)]
+    if any(item.length is not None for item in declared):
         return "in-turn"
-    own = {item.name for item in declared(body)} | {
+    own = {item.name for item in declared} | {
         item.variable for item in flat(body) if isinstance(item, For) and item.own
     }
     carried = {name for name in assigned(body) if name not in own and not private(name, body)}

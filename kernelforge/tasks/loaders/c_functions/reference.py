@@ -12,6 +12,7 @@ from math import prod
 from typing import Final, Literal
 
 from kernelforge.errors import TaskError
+from kernelforge.records.task import C_ELEMENTS
 from kernelforge.tasks.loaders.c_functions.analysis import Analysis, analysed, assigned, flat, names_in, only_added
 from kernelforge.tasks.loaders.c_functions.bounds import ONE
 from kernelforge.tasks.loaders.c_functions.syntax import (
@@ -50,10 +51,6 @@ _COUNTS: Final[Mapping[str, str]] = {
     "unsigned long": "long long", "unsigned long long": "long long", "uint64_t": "long long",
 }  # fmt: skip
 """The same of numbers, which are small and not negative."""
-_DTYPES: Final[Mapping[str, str]] = {
-    "float": "float32", "double": "float64", "int": "int32", "long long": "int64", "unsigned char": "uint8",
-    "signed char": "int8",
-}  # fmt: skip
 _FUNCTIONS: Final[Mapping[str, str]] = {
     "sqrt": "sqrt", "exp": "exp", "exp2": "exp2", "log": "log", "log2": "log2", "log10": "log10", "log1p": "log1p",
     "expm1": "expm1", "sin": "sin", "cos": "cos", "tan": "tan", "asin": "asin", "acos": "acos", "atan": "atan",
@@ -63,7 +60,6 @@ _FUNCTIONS: Final[Mapping[str, str]] = {
 }  # fmt: skip
 """Functions of torch by those of C, without the suffix of float."""
 _POSITIVE: Final = frozenset({"sqrt", "log", "log2", "log10", "pow", "acos", "asin", "atanh", "rsqrt"})
-_ROUNDING: Final = frozenset({"floor", "ceil", "trunc", "round"})
 
 _MOST_LANES, _MOST_TURNS, _MOST_WORK, _FIRST_TURNS = 1 << 22, 1024, 1 << 26, 64
 """At the full size: elements at once, statements that loops of Python run, and elements of all these together: the work
@@ -308,7 +304,7 @@ class _Writer:
         if not item.array:
             return self.constants[item.name]
         length, kind = self._length(item.name), self.arrays[item.name]
-        dtype = f"dtype=torch.{_DTYPES[kind]}"
+        dtype = f"dtype=torch.{C_ELEMENTS[kind]}"
         if kind_of(kind) == "float":
             calls = {call.removesuffix("f") for call in _calls(self.function)}
             if "acosh" in calls:
@@ -379,7 +375,7 @@ class _Writer:
         self.emit(f"real = {self.called[taken]}.dtype" if taken else "real = torch.float32")
         for item, kind in self.arrays.items():
             if item in self.analysis.written and item not in self.analysis.kept:
-                dtype = "real" if taken and kind == self.arrays[taken] else f"torch.{_DTYPES[kind]}"
+                dtype = "real" if taken and kind == self.arrays[taken] else f"torch.{C_ELEMENTS[kind]}"
                 fill = 'float("nan")' if kind_of(kind) == "float" else "0"
                 self.emit(
                     f"{self.called[item]} = torch.full(({self._length(item)},), {fill}, dtype={dtype}, device=device)"
@@ -394,7 +390,7 @@ class _Writer:
             last = self.function.body[-1]
             assert isinstance(last, Return)
             value = self.cast(self.expression(last.value or Number(0)), kind_of(self.function.result))
-            dtype = f"torch.{_DTYPES[_type(Parameter(self.function.result, 'result', False), _TYPES)]}"
+            dtype = f"torch.{C_ELEMENTS[_type(Parameter(self.function.result, 'result', False), _TYPES)]}"
             rounded = f".to({dtype})" if kind_of(self.function.result) == "int" else ""
             self.emit(f"result = torch.as_tensor({value.text}, device=device).reshape(1){rounded}")
             returned = ["result"]
@@ -418,11 +414,8 @@ class _Writer:
             case Declare(name=name, kind=kind, value=value, length=length):
                 if length is not None:
                     size = self.expression(length)
-                    fill = "nan" if kind == "float" else "0"
-                    dtype = "real" if kind == "float" else "torch.int64"
-                    self.emit(f"{name} = torch.full(({size.text},), float('{fill}'), dtype={dtype}, device=device)"
-                              if kind == "float" else
-                              f"{name} = torch.zeros({size.text}, dtype={dtype}, device=device)")  # fmt: skip
+                    fill, dtype = ("float('nan')", "real") if kind == "float" else ("0", "torch.int64")
+                    self.emit(f"{name} = torch.full(({size.text},), {fill}, dtype={dtype}, device=device)")
                 elif value is not None:
                     made = self.cast(self.expression(value), kind)
                     self.emit(f"{name} = {made.text}")
@@ -644,7 +637,7 @@ class _Writer:
             return _Value(text, option.type, option.lanes or other.lanes)
         if name == "abs" and len(values) == 1 and values[0].type == "int":
             return _Value(f"abs({values[0].text})", "int", values[0].lanes)
-        if plain in ("round",) and len(values) == 1:
+        if plain == "round" and len(values) == 1:
             value = self.cast(values[0], "float").text  # ties away from zero
             text = f"called(lambda x: torch.sign(x) * torch.floor(torch.abs(x) + 0.5), real, {value})"
             return _Value(text, "float", lanes)

@@ -123,7 +123,7 @@ Statement = Declare | Assign | If | For | Return | Continue
 @dataclass(frozen=True)
 class Parameter:
     type: str
-    """As it is written, without ``const``: ``unsigned char``."""
+    """As in the text of the function, without ``const``: ``unsigned char``."""
     name: str
     array: bool
 
