@@ -58,6 +58,9 @@ def test_conditions_become_masks_under_which_nothing_else_is_loaded() -> None:
     triangle = """void upper(float *x, float *y, int n) { for (int i = 0; i < n; i++) { y[i] = 0;
         for (int j = i; j < n; j++) y[i] += x[i * n + j]; } }"""
     assert computed(triangle, {"N": 2}, [1.0, 2.0, 4.0, 8.0]) == [[3.0, 8.0]]
+    own = """void own(float *x, float *y, int n) { for (int i = 0; i < n; i++) { float when_1 = x[i] + 1; y[i] = when_1;
+        if (x[i] > 2) y[i] = when_1 + when_1; } }"""
+    assert computed(own, {"N": 2}, [1.0, 3.0]) == [[2.0, 8.0]]
 
 
 def test_whole_numbers_are_divided_as_in_c() -> None:

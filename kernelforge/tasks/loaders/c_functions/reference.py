@@ -6,6 +6,7 @@ becomes a mask. That the reference and the C agree is not believed but tried, wh
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
@@ -203,6 +204,8 @@ class _Writer:
         self.axes = max([1, *(self._axes(path) for path in self.analysis.paths)])
         self.path: tuple[For, ...] = ()
         self.mask = ""
+        self.masks = {"when": itertools.count(), "within": itertools.count()}
+        self.taken = {*self.called.values(), *_local(function)}
         self.sums: dict[str, tuple[int, str, str]] = {}
 
     def _axes(self, path: tuple[For, ...]) -> int:
@@ -429,22 +432,24 @@ class _Writer:
                 self.store(array, at, op, value)
             case If(condition=condition, yes=yes, no=no):
                 where = self.truth(self.expression(condition))
-                number = sum(line.lstrip().startswith("when_") for line in self.lines)
-                name = f"when_{number}"
-                self.emit(f"{name} = {self.both(self.mask, where.text)}")
-                other = f"neither({where.text})"
-                if no:
-                    self.emit(f"when_{number + 1} = {self.both(self.mask, other)}")
-                outer, self.mask = self.mask, name
+                outer, name = self.mask, self.named_mask("when", where.text)
+                other = self.named_mask("when", f"neither({where.text})") if no else ""
+                self.mask = name
                 self.statements(yes)
                 if no:
-                    self.mask = f"when_{number + 1}"
+                    self.mask = other
                     self.statements(no)
                 self.mask = outer
             case For():
                 self.loop(statement)
             case _:
                 raise TaskError("its C returns from within")
+
+    def named_mask(self, prefix: str, where: str) -> str:
+        """The name of a new variable that says where the mask and ``where`` both hold."""
+        name = next(name for number in self.masks[prefix] if (name := f"{prefix}_{number}") not in self.taken)
+        self.emit(f"{name} = {self.both(self.mask, where)}")
+        return name
 
     def both(self, mask: str, other: str) -> str:
         return f"({mask}) & ({other})" if mask else other
@@ -516,10 +521,7 @@ class _Writer:
                       f"{name} = span({high}, {low} + 1, 1, {axis}, {self.axes}, device)")  # fmt: skip
         self.variables[name] = _Value(name, "int", way != "in-turn")
         if start.lanes or stop.lanes:
-            count = sum(line.lstrip().startswith("within_") for line in self.lines)
-            inside = f"({name} >= {start.text}) & ({name} < {stop.text})"
-            self.emit(f"within_{count} = {self.both(self.mask, inside)}")
-            self.mask = f"within_{count}"
+            self.mask = self.named_mask("within", f"({name} >= {start.text}) & ({name} < {stop.text})")
         if way == "sum":
             summed = {item for item in assigned(loop.body) if only_added(item, loop.body)} | {
                 item.target.array
