@@ -7,9 +7,10 @@ run node by node on the GPU's, so that the profiler of PyTorch says which node l
 from __future__ import annotations
 
 import bisect
+import contextlib
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -22,6 +23,7 @@ from kernelforge.capture.records import FEWEST_CALLS
 from kernelforge.capture.worker import Made, RealRun, Tensors, exported_again, made_of, placeholder_values, step
 from kernelforge.capture.worker import warm_up as warm_up_capture
 from kernelforge.errors import TaskError
+from kernelforge.evaluation.oracle.worker.reference import move_model
 from kernelforge.evaluation.oracle.worker.timed_baseline import Timestamp, kernel_trace
 from kernelforge.evaluation.oracle.worker.torch_device import default_device, hide_gpu, open_device, synchronize
 from kernelforge.prediction.launch_queue import LAUNCH_CALLS
@@ -37,6 +39,9 @@ PROFILED_CALLS: Final = 5
 _PREFIX: Final = "kernelforge node "
 _ON_GPU: Final = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 """Categories of the GPU's work in a trace of PyTorch's profiler (kineto)."""
+_LEFT_BEHIND: Final = ("on the same device", "on the expected device", "should be the same")
+"""In torch's messages on operands of several devices: of most operators, of those on tensors without storage, and of
+convolutions, which name types of tensors."""
 
 
 def warm_up(options: Mapping[str, Any]) -> None:
@@ -74,12 +79,12 @@ def timed(data: Mapping[str, Any]) -> dict[str, Any]:
         made = made_of(data["source"], data["model"], data["inputs_source"], data["inputs"], data["module"])
         wrapped = Tensors(made.model)
         program = exported_again(made, wrapped, data["nodes"])
-        with step(f"the model on {device}"):
+        with _running_on(device):
             made = _moved(made, device)
         leaves = tree_flatten((made.args, made.keywords))[0]
         values = [_on(value, device) for value in placeholder_values(program, wrapped, leaves)]
         graph = _Annotated(program.graph_module, device)
-        with default_device(device), step(f"the model on {device}"):
+        with default_device(device), _running_on(device):
             calls_us = _calls_us(partial(made.model, *made.args, **made.keywords), device)
             events = kernel_trace(lambda: [graph.run(*values) for _ in range(PROFILED_CALLS)], device)
     return {"calls_us": calls_us, "nodes_us": node_times(events, PROFILED_CALLS), "torch": torch.__version__}
@@ -90,8 +95,25 @@ def _on(value: Any, device: torch.device) -> Any:
 
 
 def _moved(made: Made, device: torch.device) -> Made:
+    move_model(made.model, device)
     args, keywords = tree_map(partial(_on, device=device), (made.args, made.keywords))
-    return Made(made.model.to(device), args, keywords)
+    return Made(made.model, args, keywords)
+
+
+@contextlib.contextmanager
+def _running_on(device: torch.device) -> Iterator[None]:
+    """Turn a failure into one sentence, which says what to do where a tensor of the model was left on the CPU."""
+    try:
+        with step(f"the model on {device}"):
+            yield
+    except TaskError as error:
+        if not any(words in str(error) for words in _LEFT_BEHIND):
+            raise
+        raise TaskError(
+            f"{error}; to move with the model, each of its tensors has to be a parameter, a buffer or an attribute of "
+            "a module, in lists or dicts at most: register it by register_buffer, or predict times with "
+            "--device emulated:h100"
+        ) from error
 
 
 class _Annotated(RealRun):

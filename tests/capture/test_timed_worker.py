@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from kernelforge.capture import timed_worker
 from kernelforge.capture.client import (
@@ -92,6 +93,28 @@ def test_each_node_of_the_captured_graph_has_a_time(
     assert FEWEST_CALLS <= len(times.calls_us) <= timed_worker.MOST_CALLS
     with pytest.raises(TaskError, match="another one on real tensors"):
         timed_worker.timed({**request, "nodes": {"softmax": "aten.relu"}})
+
+
+def times_elsewhere(text: str, monkeypatch: pytest.MonkeyPatch) -> ModelTimes:
+    """``meta`` stands in for a GPU: there, too, most operators refuse an operand of the CPU."""
+    traced = timed_worker.kernel_trace
+    monkeypatch.setattr(timed_worker, "open_device", lambda name: torch.device("meta"))
+    monkeypatch.setattr(timed_worker, "kernel_trace", lambda *arguments: on_a_gpu(traced(*arguments)))
+    model, inputs = Source(Path("net.py"), "make_model", text), Source(Path("net.py"), "make_inputs", text)
+    request = {**source_request(model, inputs, ""), "device": "cuda:0", "nodes": {}}
+    return ModelTimes.model_validate(timed_worker.timed(request))
+
+
+def test_plain_tensors_of_modules_move_with_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    init = "self.up = nn.Identity()\nself.up.mask = torch.ones(64)\nself.masks = {'causal': (torch.ones(64), 1)}"
+    text = model_text("return x * self.up.mask * self.masks['causal'][0]", "torch.randn(4, 64)", init)
+    assert times_elsewhere(text, monkeypatch).calls_us
+
+
+def test_a_tensor_that_no_module_has_is_refused_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = model_text("return x * MASK", "torch.randn(4, 64)") + "MASK = torch.ones(64)\n"
+    with pytest.raises(TaskError, match=r"the model on meta fails: .*register it by register_buffer, or predict"):
+        times_elsewhere(text, monkeypatch)
 
 
 def test_shares_are_of_the_measured_times(graph_of: Callable[..., CapturedGraph]) -> None:

@@ -54,6 +54,16 @@ def test_a_moved_reference_leaves_the_first_where_it_is() -> None:
     assert here.inputs(1)[0].device == HOST  # type: ignore[union-attr]
 
 
+def test_tensors_in_lists_of_a_module_move_with_it_and_stay_one() -> None:
+    init = "self.masks = [torch.ones(4), (2, torch.ones(4))]; self.mask = self.masks[0]"
+    here = reference_of("a * self.masks[0] + self.masks[1][1]", "torch.randn(2, 4)", init=init)
+    there = here.on(ELSEWHERE)
+    masks, mask = there.model.masks, there.model.mask
+    assert (masks[0].device, masks[1][1].device, masks[1][0]) == (ELSEWHERE, ELSEWHERE, 2)  # type: ignore[union-attr, index]
+    assert masks[0] is mask  # type: ignore[index]
+    assert here.model.masks[0].device == HOST  # type: ignore[index, union-attr]
+
+
 @pytest.mark.parametrize(
     "inputs",
     [

@@ -18,6 +18,7 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves, tree_map
 
 from kernelforge.errors import TaskError
 from kernelforge.evaluation.oracle.worker.torch_device import HOST, default_device, generator, synchronize
@@ -79,15 +80,9 @@ class Reference:
             return self
         self.restore()
         moved = copy.copy(self)
-        attributes: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         with _step(f"moving Model to {device}"):
-            moved.model = self.copy_of_model().to(device)
-            for module in moved.model.modules():
-                for name, value in list(vars(module).items()):
-                    if isinstance(value, torch.Tensor):
-                        # One tensor under two names stays one; it is held here, so that its id stays its own.
-                        pair = attributes.setdefault(id(value), (value, to_device(value, device)))
-                        setattr(module, name, pair[1])
+            moved.model = self.copy_of_model()
+            move_model(moved.model, device)
         moved.device = device
         moved._remember()
         return moved
@@ -582,6 +577,28 @@ def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     if tensor.is_contiguous():
         return tensor.to(device)
     return storage_span(tensor).to(device).as_strided(tensor.shape, tensor.stride(), 0)
+
+
+def move_model(model: nn.Module, device: torch.device) -> None:
+    """Move a model, and the plain tensors that its modules have as attributes or in lists, tuples and dicts of these.
+
+    ``nn.Module.to`` moves parameters and buffers alone.
+    """
+    model.to(device)
+    moved: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def move(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        # One tensor under two names stays one; it is held here, so that its id stays its own.
+        if id(value) not in moved:
+            moved[id(value)] = (value, to_device(value, device))
+        return moved[id(value)][1]
+
+    for module in model.modules():
+        for name, value in list(vars(module).items()):
+            if any(isinstance(leaf, torch.Tensor) and leaf.device != device for leaf in tree_leaves(value)):
+                vars(module)[name] = tree_map(move, value)
 
 
 def tensor_view(tensor: torch.Tensor) -> memoryview:
