@@ -39,6 +39,7 @@ CASES = {
     "views": "torch.cat([x, y.flip(0)], 1)[:, 1:-1:2], F.pad(x, (1, 2)), torch.where(x > 0, x, y).t(), x.roll(2, 1)",
     "windows": "F.conv2d(x[None, None], y[None, None, :3, :2], padding=1, stride=2), F.max_pool1d(x, 3, 2, 1), "
     "F.avg_pool1d(y, 3, 1, 1, count_include_pad=False)",
+    "indices": "x[y.argmax(0)[:, None], x.argmax(1)]",
     "transposed": "F.conv_transpose1d(x[None, :4], y[:4, None, :3], stride=2, padding=1)",
 }
 EXTENTS = {f"{name}_{axis}": extent for name in "xy" for axis, extent in enumerate(("n", "d"))}
@@ -80,6 +81,12 @@ def test_values_are_torchs(library: tuple[ctypes.CDLL, dict[str, list[str]]], na
     function(*(ctypes.c_void_p(v.data_ptr()) if isinstance(v, torch.Tensor) else ctypes.c_int(v) for v in values))
     for output, value in zip(outputs, expected, strict=True):
         torch.testing.assert_close(output, value, rtol=2e-5, atol=2e-5)
+
+
+def test_an_index_has_no_array_that_repeats_it_for_every_place() -> None:
+    program = lower(trace_source(SOURCE.format(body=CASES["indices"]), {}))
+    text = write_c_function("f", program, EXTENTS, {})
+    assert sorted(re.findall(r"malloc\((.*)\);", text)) == ["sizeof(long long) * d", "sizeof(long long) * n"]
 
 
 def test_what_has_no_c_says_so() -> None:

@@ -13,6 +13,7 @@ from kernelforge.agents.builtin.coder import readable
 from kernelforge.agents.builtin.design import Design
 from kernelforge.agents.builtin.ir.lowering import quotient
 from kernelforge.agents.builtin.ir.nodes import Dim, Size, literal
+from kernelforge.agents.builtin.ir.operators import lower
 from kernelforge.candidate.plan_language.interpreter import PlanLimits
 from kernelforge.compile import Artifact, Compiler
 from kernelforge.errors import UnsupportedError
@@ -103,6 +104,26 @@ def test_a_mask_of_as_many_rows_as_chunks_is_so_at_every_size(compiler: Compiler
     full, other = trace_source(CHUNKS, {}), trace_source(CHUNKS, small, "small")
     attributes = readable(Reference(CHUNKS, {}).attributes(), Reference(CHUNKS, small).attributes())
     ran(render(full, Design(), attributes, other), CHUNKS, {"B": 3, "S": 15, "L": 3, "D": 5}, compiler)
+
+
+GROUPS = """
+import torch
+import torch.nn as nn
+B, G, C = 16, 16, 8
+class Model(nn.Module):
+    def forward(self, x, mean):
+        return x.reshape(mean.shape[0], mean.shape[1], -1) - mean[:, :, None]
+def get_inputs():
+    return [torch.randn(B, G * C), torch.randn(B, G)]
+def get_init_inputs():
+    return []
+"""
+
+
+def test_groups_that_are_as_many_as_the_rows_at_both_sizes_are_no_rows() -> None:
+    full, small = trace_source(GROUPS, {}), trace_source(GROUPS, {"B": 4, "G": 4, "C": 2}, "small")
+    (shape,) = lower(full, {}, small).shapes
+    assert [dim.text for dim in shape] == ["x_0", "mean_1", "x_1 // mean_1"]
 
 
 def test_a_size_is_recognised_by_both_of_its_values() -> None:

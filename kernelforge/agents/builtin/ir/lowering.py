@@ -448,6 +448,9 @@ class Lowering:
         extents: list[Dim | None] = []
         for axis, size in enumerate(sizes):
             extent = None if size == -1 else self._find_extent(size, axis, len(sizes), value.shape)
+            if extent is not None and extents.count(extent) >= max(1, value.shape.count(extent)):
+                # An axis is one axis of the result: this one is another that is as long at the sizes shown.
+                extent = self._beside(sizes[: axis + 1]) or extent
             if extent is not None and -1 in sizes and extent not in value.shape:
                 # What the next layer takes is an extent of its weights: of another image it may be no product of axes.
                 extent = self._taken.get(size, extent)
@@ -469,6 +472,12 @@ class Lowering:
                 return dims
             return (*dims[:axis], quotient(total, rest), *dims[axis + 1 :])
         return dims
+
+    def _beside(self, sizes: Sequence[int]) -> Dim | None:
+        """The last of some extents, from the latest value whose shape begins with them and has different ones."""
+        shapes = (shape[: len(sizes)] for shape in reversed(self._shapes))
+        alike = (shape for shape in shapes if [dim.value for dim in shape] == list(sizes))
+        return next((shape[-1] for shape in alike if len(set(shape)) == len(shape)), None)
 
     def _find_extent(self, size: int, axis: int, rank: int, shape: tuple[Dim, ...]) -> Dim | None:
         """An extent of a reshape from the shape before it; None where it must follow from the other extents."""

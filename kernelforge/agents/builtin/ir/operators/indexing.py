@@ -16,10 +16,9 @@ def take(lo: Lowering, x: Value, axis: int, index: Value) -> Value:
     axis %= len(x.shape)
     flat = index if len(index.shape) == 1 else lo.reshape(index, (product(index.shape),))
     rank = len(x.shape)
-    placed = lo.view(
-        flat, tuple(flat.shape[0] if k == axis else x.shape[k] for k in range(rank)), (f"{{{axis}}}",)
-    )  # fmt: skip
-    result = Gather(placed.shape, x.dtype, x, lo.wrapped(placed, x.shape[axis]), axis, origin=lo.origin)
+    shape = tuple(flat.shape[0] if k == axis else x.shape[k] for k in range(rank))
+    placed = lo.view(lo.wrapped(flat, x.shape[axis]), shape, (f"{{{axis}}}",))
+    result = Gather(shape, x.dtype, x, placed, axis, origin=lo.origin)
     if len(index.shape) == 1:
         return result
     return lo.reshape(result, (*x.shape[:axis], *index.shape, *x.shape[axis + 1 :]))
