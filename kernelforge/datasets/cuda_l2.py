@@ -25,6 +25,7 @@ from kernelforge.datasets.published import finite
 from kernelforge.errors import UsageError
 from kernelforge.metrics.codebleu import uncommented
 from kernelforge.records.base import Record
+from kernelforge.utils.commas import comma_parts
 from kernelforge.utils.text_files import read_text
 
 Accumulator = Literal["float16", "float32", "both", "not seen"]
@@ -364,7 +365,7 @@ def _wmma_sums(text: str) -> set[Accumulator]:
             declared.setdefault(name, []).append((match.end(), kind))
     sums: set[Accumulator] = set()
     for match in _MMA.finditer(text):
-        arguments = _arguments(match[1])
+        arguments = comma_parts(match[1])
         for argument in (arguments[0], *arguments[3:4]):
             variable = _VARIABLE.match(argument)
             places = declared.get(variable[1], []) if variable else []
@@ -386,20 +387,6 @@ def _variables(text: str, start: int) -> Iterator[str]:
         if not text.startswith(",", match.end()):
             return
         start = match.end() + 1
-
-
-def _arguments(text: str) -> list[str]:
-    """Arguments of a call, from a text that begins with the first and may go on behind the last."""
-    arguments, depth = [""], 0
-    for character in text:
-        depth += (character in "([") - (character in ")]")
-        if depth < 0:
-            break
-        if character == "," and not depth:
-            arguments.append("")
-        else:
-            arguments[-1] += character
-    return arguments
 
 
 def _kernel(path: Path) -> ReleasedKernel:

@@ -13,6 +13,7 @@ from typing import Final
 from kernelforge.metrics.codebleu import uncommented
 from kernelforge.records.task import MAX_SOURCE_BYTES
 from kernelforge.study.signatures import Function, Underivable, ViewType, entry_function
+from kernelforge.utils.commas import comma_parts
 
 _RENAMED: Final = re.compile(r"\b(initialize|finalize)\b(?=\s*\()")
 _ALIAS: Final = re.compile(r"\busing\s+(\w+)\s*=\s*([^;{}]{1,300});|\btypedef\s+([^;{}]{1,300}?)\s*\b(\w+)\s*;")
@@ -104,14 +105,7 @@ def _closing(text: str, opening: int, until: str = "") -> int:
 
 def _split(text: str) -> list[str]:
     """Parts between commas that stand in no bracket."""
-    parts, depth = [""], 0
-    for letter in text:
-        depth += (letter in "<([{") - (letter in ">)]}")
-        if letter == "," and not depth:
-            parts.append("")
-        else:
-            parts[-1] += letter
-    return [part.strip() for part in parts if part.strip()]
+    return [part for part in comma_parts(text, angles=True) if part]
 
 
 def _without_templates(text: str) -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from kernelforge.compile.ptx_text import without_comments
 from kernelforge.devices.emulated.ptx.constants import NotConstant, constant_float, constant_integer
+from kernelforge.utils.commas import comma_parts
 
 TYPE_BYTES: dict[str, int] = {
     "pred": 1, "b8": 1, "u8": 1, "s8": 1, "e4m3": 1, "e5m2": 1, "e2m1x2": 1,
@@ -214,27 +215,10 @@ _SELECTED = re.compile(r"(-?)\s*([%A-Za-z_$][\w$%]*)(?:\.(b[0-3]|h[01]))?$")
 _FLOAT_BITS = re.compile(r"0([fFdD])([0-9a-fA-F]+)$")
 
 
-_DELIMITER = re.compile(r"[{}()\[\],]")
-
-
 def split_list(text: str) -> list[str]:
-    """Split on top-level commas, leaving brackets of every kind intact."""
-    parts: list[str] = []
-    depth = start = 0
-    for match in _DELIMITER.finditer(text):
-        char = match[0]
-        if char == ",":
-            if depth == 0:
-                parts.append(text[start : match.start()].strip())
-                start = match.end()
-        elif char in "{[(":
-            depth += 1
-        else:
-            depth -= 1
-    tail = text[start:].strip()
-    if tail:
-        parts.append(tail)
-    return parts
+    """The parts of a list; one that is empty, or ends with a comma, has none there."""
+    *parts, last = comma_parts(text)
+    return [*parts, last] if last else parts
 
 
 def parse_variable(text: str) -> Variable:
