@@ -85,6 +85,15 @@ def test_the_c_file_calls_the_published_function_with_the_types_of_a_task() -> N
     assert made.fixed == {"A"}
 
 
+def test_what_a_reference_needs_not_is_left_out_of_the_text() -> None:
+    text = """inline void f(const float *__restrict__ x, float *restrict y, int n) { // all `turns` at once
+        /* "of" one
+           loop */
+        # pragma omp parallel for
+        for (size_t i = 0; i < n; i++) y[i] = x[i] + 0x10 + 1.5f; }"""
+    assert computed(text.replace("\n", "\r\n"), {"N": 2}, [1.0, 2.0]) == [[18.5, 19.5]]
+
+
 REFUSED = [
     ("void f(float *x, int *at, int n) { for (int i = 0; i < n; i++) x[at[i]] = 1; }", "an element of 'x' by data"),
     ("void f(float *x, int n) { for (int i = 0; i < n; i++) x[i] = x[i - 1]; }", "before the first of 'x'"),
@@ -113,6 +122,17 @@ REFUSED = [
     (f"void f(float *x, int n) {{ x[0] = {'n + ' * 5000}n; }}", "nested too deep"),
     (f"void f(float *x) {{ x[0] = 1; }} /*{'x' * 70_000}*/", "more than 64 KiB"),
     ("", "an end"),
+    ("void f(float *x, int n) { for (int i = 0; i < n; i++) { if (n > 2) { if (x[i] > 0) continue; x[i] = 2; }"
+     " x[i] += 1; } }", "a `continue` that no condition alone leads to"),
+    ("void f(float *x, int n) { x[0] = 017; }", "'017', which is not read"),
+    (f"void f(float *x, int n) {{ x[0] = {'9' * 5000}; }}", "'9999"),
+    ("void f(float *x, int n) { x[0] = n$; }", "'$', which is not read"),
+    ("void f(float &x, int n) { x = n; }", "cannot be parsed as C (before: &)"),
+    ("void f(float **x, int n) { x[0] = 0; }", "`float *`, which is neither a number nor an array"),
+    ("static void f(float *x) { x[0] = 1; }", "`static void f"),
+    ("void f(float *x, ...) { x[0] = 1; }", "`...`"),
+    ("void f(float *x, int n) { static int t = 0; x[0] = t; }", "`static`"),
+    ("void f(float *x, int n) { x[0] = (n = 1); }", "`n = 1` in an expression"),
 ]  # fmt: skip
 
 

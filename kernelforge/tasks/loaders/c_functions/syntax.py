@@ -1,14 +1,20 @@
-"""A parser of the C functions that can become tasks: counted loops, conditions, numbers and one-dimensional arrays.
+"""The C functions that can become tasks: counted loops, conditions, numbers and one-dimensional arrays.
 
-What it does not know, it refuses: pointers that move, structures, other functions, loops without a count.
+pycparser reads the text. What has no counterpart here is refused: pointers that move, structures, other functions,
+loops without a count.
 """
 
 from __future__ import annotations
 
 import keyword
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
+
+from pycparser import CParser, c_ast
+from pycparser.c_generator import CGenerator
+from pycparser.c_parser import ParseError
 
 from kernelforge.errors import TaskError
 
@@ -137,19 +143,13 @@ class Function:
     body: tuple[Statement, ...]
 
 
-_TOKEN: Final = re.compile(
-    r"\s+|//[^\n]*|/\*.*?\*/|\#\s*pragma\s+omp[^\n]*|"
-    r"(?P<number>0[xX][0-9a-fA-F]+[uUlL]*|(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?[fFuUlL]*)|(?P<name>[A-Za-z_]\w*)|"
-    r"(?P<sign><<=|>>=|\+\+|--|&&|\|\||<<|>>|[-+*/%<>=!&|^]=|[-+*/%<>=!&|^~?:;,.(){}\[\]])",
-    re.DOTALL,
-)
-_WORDS: Final = frozenset({"unsigned", "signed", "char", "short", "int", "long", "float", "double", "bool"})
-_INTS: Final = frozenset({"size_t", "int32_t", "int64_t", "uint32_t", "uint64_t", "uint8_t", "int8_t", "int16_t"})
-_NARROW: Final = re.compile(r"char|short|bool|int8|int16")
-_LEVELS: Final = (
-    ("||",), ("&&",), ("|",), ("^",), ("&",), ("==", "!="), ("<", ">", "<=", ">="), ("<<", ">>"), ("+", "-"),
-    ("*", "/", "%"),
+_IGNORED: Final = re.compile(r"//[^\n]*|/\*.*?\*/|#\s*pragma\s+omp[^\n]*|\b__restrict__\b|\r", re.DOTALL)
+_HEADERS: Final = (
+    "bool", "size_t", "int8_t", "int16_t", "int32_t", "int64_t", "uint8_t", "uint32_t", "uint64_t",
 )  # fmt: skip
+"""Types that headers declare, all of whole numbers."""
+_TYPES: Final = frozenset({*_HEADERS, "unsigned", "signed", "char", "short", "int", "long", "float", "double"})
+_NARROW: Final = re.compile(r"char|short|bool|int8|int16")
 RESERVED: Final = frozenset(
     {"torch", "nn", "self", "real", "device", "span", "read", "write", "total", "chosen", "neither", "called",
      "as_real", "as_int", "quotient", "remainder", "result", "range", "max", "min", "abs", "len", "float", "int",
@@ -158,7 +158,6 @@ RESERVED: Final = frozenset(
 """Names that a reference has for itself."""
 _MOST_TEXT = 64 << 10
 TOO_DEEP: Final = "its C is nested too deep to be read"
-_REFUSED: Final = frozenset({"while", "do", "goto", "switch", "break", "sizeof", "struct", "template", "static"})
 
 
 def parse_function(text: str) -> Function:
@@ -167,29 +166,23 @@ def parse_function(text: str) -> Function:
     Raises:
         TaskError: it is no function, or has something that no task is made of; one line that names it.
     """
+    if len(text) > _MOST_TEXT:
+        raise TaskError(f"its C has more than {_MOST_TEXT >> 10} KiB")
+    text = _IGNORED.sub(" ", text)
+    if unread := re.search("[#$]", text):  # pycparser takes directives of its own, and `$` in names
+        raise TaskError(f"its C has {unread[0]!r}, which is not read")
     try:
-        return _Parser(text).function()
+        tree = CParser().parse(f"typedef int {', '.join(_HEADERS)};{text}")
+        return _Translation().function(tree.ext[len(_HEADERS) :])
+    except ParseError as error:
+        _, _, reason = str(error).partition(": ")
+        raise TaskError(f"its C cannot be parsed as C ({_short(reason)})") from None
     except RecursionError:
         raise TaskError(TOO_DEEP) from None
 
 
-class _Parser:
-    def __init__(self, text: str) -> None:
-        if len(text) > _MOST_TEXT:
-            raise TaskError(f"its C has more than {_MOST_TEXT >> 10} KiB")
-        self.tokens: list[str] = []
-        self.numbers: set[int] = set()
-        at = 0
-        while at < len(text):
-            match = _TOKEN.match(text, at)
-            if match is None:
-                raise TaskError(f"its C has {text[at]!r}, which is not read")
-            if match.lastgroup:
-                if match.lastgroup == "number":
-                    self.numbers.add(len(self.tokens))
-                self.tokens.append(match[0])
-            at = match.end()
-        self.at = 0
+class _Translation:
+    def __init__(self) -> None:
         self.scopes: list[dict[str, str]] = [{}]
         self.used: set[str] = set()
 
@@ -211,241 +204,132 @@ class _Parser:
                 return scope[name]
         raise TaskError(f"its C has the name {name[:40]!r}, which it does not declare")
 
-    @property
-    def next(self) -> str:
-        return self.tokens[self.at] if self.at < len(self.tokens) else ""
+    def function(self, nodes: Sequence[c_ast.Node]) -> Function:
+        if len(nodes) != 1:
+            raise TaskError(f"its C is {'more than one function' if nodes else 'an end without a function'}")
+        match nodes[0]:
+            case c_ast.FuncDef(
+                decl=c_ast.Decl(name=name, storage=[], type=c_ast.FuncDecl(type=result, args=args)), param_decls=None,
+                body=body,
+            ):  # fmt: skip
+                parameters = tuple(map(self.parameter, args.params if args else ()))
+                return Function(_type(result, "void"), name, parameters, self.statement(body))
+        raise _refused(_text(nodes[0]))
 
-    def take(self, *expected: str) -> str:
-        token = self.next
-        if not token or (expected and token not in expected):
-            raise TaskError(f"its C has {token[:40] or 'an end'!r} where {' or '.join(expected) or 'more'} should be")
-        self.at += 1
-        return token
+    def parameter(self, node: c_ast.Node) -> Parameter:
+        match node:
+            case c_ast.Decl(name=name, type=c_ast.PtrDecl(type=kind) | c_ast.ArrayDecl(type=kind, dim=None)):
+                return Parameter(_type(kind), self.declare(name), True)
+            case c_ast.Decl(name=name, type=kind):
+                return Parameter(_type(kind), self.declare(name), False)
+        raise _refused(_text(node))
 
-    def accept(self, token: str) -> bool:
-        if self.next == token:
-            self.at += 1
-            return True
-        return False
+    def statement(self, node: c_ast.Node | None) -> tuple[Statement, ...]:
+        match node:
+            case None | c_ast.EmptyStatement():
+                return ()
+            case c_ast.Compound(block_items=items):
+                self.scopes.append({})
+                made = self.statements(items or ())
+                self.scopes.pop()
+                return made
+            case c_ast.If(cond=condition, iftrue=yes, iffalse=no):
+                return (If(self.expression(condition), self.statement(yes), self.statement(no)),)
+            case c_ast.For():
+                return (self.loop(node),)
+            case c_ast.Continue():
+                return (Continue(),)
+            case c_ast.Return(expr=value):
+                return (Return(None if value is None else self.expression(value)),)
+            case c_ast.Decl(storage=[], type=c_ast.ArrayDecl(type=kind, dim=c_ast.Node() as length)):
+                return (self.declaration(node, kind, self.expression(length)),)
+            case c_ast.Decl(storage=[], type=kind):
+                return (self.declaration(node, kind, None),)
+            case c_ast.ExprList(exprs=parts):
+                return self.statements(parts)
+            case c_ast.UnaryOp(op="++" | "--" | "p++" | "p--" as op, expr=target):
+                return (Assign(self.target(target), op[-1], Number(1)),)
+            case c_ast.Assignment(op=op, lvalue=target, rvalue=value):
+                return (Assign(self.target(target), op[:-1], self.expression(value)),)
+        raise _refused(re.split(r"(?<=\w)\W", _text(node), maxsplit=1)[0])
 
-    def name(self) -> str:
-        token = self.take()
-        if not re.fullmatch(r"[A-Za-z_]\w*", token) or token in _WORDS | _REFUSED:
-            raise TaskError(f"its C has {token[:40]!r} where a name should be")
-        return token
+    def statements(self, nodes: Sequence[c_ast.Node]) -> tuple[Statement, ...]:
+        return tuple(made for node in nodes for made in self.statement(node))
 
-    def type_ahead(self) -> bool:
-        return self.next in _WORDS or self.next in _INTS or self.next == "const"
-
-    def type(self) -> str:
-        """A type without its ``const``."""
-        words = []
-        while self.type_ahead():
-            token = self.take()
-            if token != "const":
-                words.append(token)
-        if not words:
-            raise TaskError(f"its C has {self.next[:40] or 'an end'!r} where a type should be")
-        return " ".join(words)
-
-    def function(self) -> Function:
-        result = self.take() if self.next == "void" else self.type()
-        name = self.name()
-        self.take("(")
-        parameters: list[Parameter] = []
-        while not self.accept(")"):
-            if parameters:
-                self.take(",")
-            kind = self.type()
-            array = self.accept("*")
-            while self.next in ("const", "__restrict__", "restrict"):
-                self.take()
-            called = self.name()
-            if self.accept("["):
-                self.take("]")
-                array = True
-            parameters.append(Parameter(kind, self.declare(called), array))
-        self.take("{")
-        body = self.block()
-        if self.next:
-            raise TaskError("its C is more than one function")
-        return Function(result, name, tuple(parameters), body)
-
-    def block(self) -> tuple[Statement, ...]:
-        """Statements up to the closing brace."""
-        self.scopes.append({})
-        statements = self.rest()
-        self.scopes.pop()
-        return statements
-
-    def rest(self) -> tuple[Statement, ...]:
-        statements: list[Statement] = []
-        while not self.accept("}"):
-            made = self.statement()
-            if made and isinstance(made[0], If) and made[0].yes[-1:] == (Continue(),) and not made[0].no:
-                # `if (c) { ...; continue; } rest` is `if (c) ... else rest`.
-                return (*statements, If(made[0].condition, made[0].yes[:-1], self.rest()))
-            statements += made
-        return tuple(statements)
-
-    def body(self) -> tuple[Statement, ...]:
-        return self.block() if self.accept("{") else tuple(self.statement())
-
-    def statement(self) -> list[Statement]:
-        if self.accept(";"):
-            return []
-        if self.accept("{"):
-            return list(self.block())
-        if self.next in _REFUSED:
-            raise TaskError(f"its C has `{self.next}`, which no reference is written for")
-        if self.accept("if"):
-            self.take("(")
-            condition = self.expression()
-            self.take(")")
-            yes = self.body()
-            return [If(condition, yes, self.body() if self.accept("else") else ())]
-        if self.accept("for"):
-            return [self.loop()]
-        if self.accept("continue"):
-            self.take(";")
-            return [Continue()]
-        if self.accept("return"):
-            value = None if self.next == ";" else self.expression()
-            self.take(";")
-            return [Return(value)]
-        made = self.declaration() if self.type_ahead() else self.assignments()
-        self.take(";")
-        return made
-
-    def declaration(self) -> list[Statement]:
-        written = self.type()
+    def declaration(self, node: c_ast.Decl, type_node: c_ast.Node, length: Expression | None) -> Declare:
+        written = _type(type_node)
         kind = kind_of(written)
         wide = kind == "int" and not _NARROW.search(written)
-        made: list[Statement] = []
-        while not made or self.accept(","):
-            if self.next == "*":
-                raise TaskError("its C declares a pointer, and what it points to is not known")
-            name, length = self.name(), None
-            if self.accept("["):
-                length = self.expression()
-                self.take("]")
-            value = self.choice() if self.accept("=") else None
-            made.append(Declare(kind, self.declare(name), value, length, wide))
-        return made
+        value = None if node.init is None else self.expression(node.init)
+        return Declare(kind, self.declare(node.name), value, length, wide)
 
-    def assignments(self) -> list[Statement]:
-        made = [self.assignment()]
-        while self.accept(","):
-            made.append(self.assignment())
-        return list(made)
-
-    def assignment(self) -> Assign:
-        if self.next in ("++", "--"):
-            op = self.take()[0]
-            return Assign(self.target(), op, Number(1))
-        target = self.target()
-        op = self.take("=", "+=", "-=", "*=", "/=", "%=", "&=", "|=", "^=", "<<=", ">>=", "++", "--")
-        if op in ("++", "--"):
-            return Assign(target, op[0], Number(1))
-        value = self.choice()
-        if self.next == "=":
-            raise TaskError("its C assigns in an expression")
-        return Assign(target, op[:-1], value)
-
-    def target(self) -> Name | Element:
-        target = self.primary()
+    def target(self, node: c_ast.Node) -> Name | Element:
+        target = self.expression(node)
         if not isinstance(target, Name | Element):
             raise TaskError("its C assigns to what is neither a name nor an element")
         return target
 
-    def loop(self) -> For:
+    def loop(self, node: c_ast.For) -> For:
         self.scopes.append({})
-        self.take("(")
-        own = self.type_ahead()
-        if own and kind_of(self.type()) != "int":
-            raise TaskError("a loop of its C counts in another type than whole numbers")
-        written = self.name()
-        self.take("=")
-        start = self.choice()
-        variable = self.declare(written) if own else self.unique(written)
-        self.take(";")
-        if self.next != written:
-            raise TaskError("a loop of its C has another condition than a bound of its variable")
-        self.take()
-        compare = self.take("<", "<=", ">", ">=")
-        limit = self.binary(8)
-        self.take(";")
-        step = self.assignment()
-        self.take(")")
-        if step.target != Name(variable) or not isinstance(step.value, Number) or step.op not in ("+", "-"):
-            raise TaskError("a loop of its C counts by something else than a number")
-        count, up = step.value.value, step.op == "+"
-        if not isinstance(count, int) or count < 1 or (count > 1 and not up) or up != (compare[0] == "<"):
+        match node.init:
+            case c_ast.DeclList(decls=[c_ast.Decl(name=written, type=kind, init=c_ast.Node() as first)]):
+                if kind_of(_type(kind)) != "int":
+                    raise TaskError("a loop of its C counts in another type than whole numbers")
+                own, start, variable = True, self.expression(first), self.declare(written)
+            case c_ast.Assignment(op="=", lvalue=c_ast.ID(name=written), rvalue=first):
+                own, start, variable = False, self.expression(first), self.unique(written)
+            case _:
+                raise TaskError("a loop of its C does not begin with the first value of one variable")
+        match node.cond:
+            case c_ast.BinaryOp(op="<" | "<=" | ">" | ">=" as sign, left=c_ast.ID(name=name), right=last) if (
+                name == written
+            ):
+                limit = self.expression(last)
+            case _:
+                raise TaskError("a loop of its C has another condition than a bound of its variable")
+        match self.statement(node.next):
+            case (Assign(Name(name), "+" | "-" as op, Number(int(count))),) if name == variable:
+                up = op == "+"
+            case _:
+                raise TaskError("a loop of its C counts by something else than a whole number")
+        if count < 1 or (count > 1 and not up) or up != (sign[0] == "<"):
             raise TaskError("a loop of its C does not count to its bound")
         # Both count on to a last value: `i < n` to before n, `i > n` down to n + 1.
-        stop = Binary("+", limit, Number(1)) if compare in ("<=", ">") else limit
-        made = For(variable, own, start, stop, count if up else -1, self.body())
+        stop = Binary("+", limit, Number(1)) if sign in ("<=", ">") else limit
+        made = For(variable, own, start, stop, count if up else -1, _without_continue(self.statement(node.stmt)))
         self.scopes.pop()
         return made
 
-    def expression(self) -> Expression:
-        return self.choice()
+    def expression(self, node: c_ast.Node) -> Expression:
+        match node:
+            case c_ast.Constant(type=kind, value=text):
+                return Number(_number(kind, text))
+            case c_ast.ID(name=name):
+                return Name(self.unique(name))
+            case c_ast.ArrayRef(name=c_ast.ID(name=name), subscript=at):
+                return Element(self.unique(name), self.expression(at))
+            case c_ast.UnaryOp(op="-" | "+" | "!" | "~" as op, expr=value):
+                return Unary(op, self.expression(value))
+            case c_ast.BinaryOp(op=op, left=first, right=second):
+                return Binary(op, self.expression(first), self.expression(second))
+            case c_ast.TernaryOp(cond=condition, iftrue=yes, iffalse=no):
+                return Choice(self.expression(condition), self.expression(yes), self.expression(no))
+            case c_ast.Cast(to_type=c_ast.Typename(type=kind), expr=value):
+                return Cast(kind_of(_type(kind)), self.expression(value))
+            case c_ast.FuncCall(name=c_ast.ID(name=name), args=args):
+                return Call(name, tuple(map(self.expression, args.exprs if args else ())))
+            case c_ast.UnaryOp(op=op):
+                raise _refused(op.lstrip("p"), " in an expression")
+        raise _refused(_text(node), " in an expression")
 
-    def choice(self) -> Expression:
-        condition = self.binary(0)
-        if self.accept("?"):
-            yes = self.choice()
-            self.take(":")
-            condition = Choice(condition, yes, self.choice())
-        return condition
 
-    def binary(self, level: int) -> Expression:
-        if level == len(_LEVELS):
-            return self.unary()
-        first = self.binary(level + 1)
-        while self.next in _LEVELS[level]:
-            first = Binary(self.take(), first, self.binary(level + 1))
-        return first
-
-    def unary(self) -> Expression:
-        if self.next in ("-", "+", "!", "~"):
-            made: Expression = Unary(self.take(), self.unary())
-            return made
-        if self.next in ("*", "&", "++", "--"):
-            raise TaskError(f"its C has `{self.next}` in an expression, which no reference is written for")
-        if self.next == "(" and self.at + 1 < len(self.tokens):
-            self.at += 1
-            if self.type_ahead():
-                kind = kind_of(self.type())
-                if self.next == "*":
-                    raise TaskError("its C casts to a pointer")
-                self.take(")")
-                return Cast(kind, self.unary())
-            self.at -= 1
-        return self.primary()
-
-    def primary(self) -> Expression:
-        if self.accept("("):
-            inner = self.choice()
-            self.take(")")
-            return inner
-        if self.at in self.numbers:
-            return Number(_number(self.take()))
-        name = self.name()
-        if self.accept("("):
-            values: list[Expression] = []
-            while not self.accept(")"):
-                if values:
-                    self.take(",")
-                values.append(self.choice())
-            return Call(name, tuple(values))
-        if self.accept("["):
-            at = self.choice()
-            self.take("]")
-            if self.next == "[":
-                raise TaskError("its C has an array of arrays")
-            return Element(self.unique(name), at)
-        return Name(self.unique(name))
+def _without_continue(body: tuple[Statement, ...]) -> tuple[Statement, ...]:
+    """A loop's body in which `if (c) { ...; continue; } rest` is `if (c) ... else rest`."""
+    for index, statement in enumerate(body):
+        match statement:
+            case If(condition, (*yes, Continue()), ()):
+                return (*body[:index], If(condition, tuple(yes), _without_continue(body[index + 1 :])))
+    return body
 
 
 def kind_of(type_name: str) -> Kind:
@@ -453,12 +337,28 @@ def kind_of(type_name: str) -> Kind:
     return "float" if {"float", "double"} & set(type_name.split()) else "int"
 
 
-def _number(text: str) -> int | float:
-    if text[:2].lower() == "0x":
-        return int(text.rstrip("uUlL"), 16)
-    if re.fullmatch(r"\d+[uUlL]*", text):
-        digits = text.rstrip("uUlL")
-        if digits.startswith("0") and digits != "0":
-            raise TaskError("its C has an octal number")
-        return int(digits)
-    return float(text.rstrip("fFlL"))
+def _type(node: c_ast.Node, *also: str) -> str:
+    """A type of numbers, without its ``const``."""
+    match node:
+        case c_ast.TypeDecl(type=c_ast.IdentifierType(names=names)) if _TYPES.union(also).issuperset(names):
+            return " ".join(names)
+    raise TaskError(f"its C has `{_short(_text(node))}`, which is neither a number nor an array of numbers")
+
+
+def _number(kind: str, text: str) -> int | float:
+    try:
+        return int(text.rstrip("uUlL"), 0) if "int" in kind else float(text.rstrip("fFlL"))
+    except ValueError:  # an octal number too
+        raise TaskError(f"its C has {text[:40]!r}, which is not read") from None
+
+
+def _text(node: c_ast.Node) -> str:
+    return str(CGenerator().visit(node))
+
+
+def _short(text: str) -> str:
+    return " ".join(text.split())[:40]
+
+
+def _refused(text: str, where: str = "") -> TaskError:
+    return TaskError(f"its C has `{_short(text)}`{where}, which no reference is written for")
