@@ -20,14 +20,24 @@ from torch.profiler import record_function
 from torch.utils._pytree import tree_flatten, tree_map
 
 from kernelforge.capture.records import FEWEST_CALLS
-from kernelforge.capture.worker import Made, RealRun, Tensors, exported_again, made_of, placeholder_values, step
-from kernelforge.capture.worker import warm_up as warm_up_capture
+from kernelforge.capture.worker import (
+    Made,
+    RealRun,
+    Tensors,
+    exported_again,
+    made_of,
+    placeholder_values,
+    step,
+    warm_up,
+)
 from kernelforge.errors import TaskError
 from kernelforge.evaluation.oracle.worker.reference import move_model
 from kernelforge.evaluation.oracle.worker.timed_baseline import Timestamp, kernel_trace
-from kernelforge.evaluation.oracle.worker.torch_device import default_device, hide_gpu, open_device, synchronize
+from kernelforge.evaluation.oracle.worker.torch_device import default_device, open_device, synchronize
 from kernelforge.prediction.launch_queue import LAUNCH_CALLS
 from kernelforge.sandbox.channel import Channel
+
+__all__ = ["serve", "timed", "warm_up"]
 
 MOST_CALLS: Final = 100
 """Timed calls of the model: fewer where they take longer than :data:`LONGEST_S` together, and never less than
@@ -42,12 +52,6 @@ _ON_GPU: Final = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 _LEFT_BEHIND: Final = ("on the same device", "on the expected device", "should be the same")
 """In torch's messages on operands of several devices: of most operators, of those on tensors without storage, and of
 convolutions, which name types of tensors."""
-
-
-def warm_up(options: Mapping[str, Any]) -> None:
-    """Import torch and walk once through a capture, so that a child reads no file later. Does not start CUDA."""
-    with hide_gpu():
-        warm_up_capture(options)
 
 
 def serve(channel: Channel) -> None:

@@ -34,6 +34,7 @@ from kernelforge.errors import TaskError
 from kernelforge.evaluation.oracle.worker.operator_trace import LibraryCalls, OperatorRecorder
 from kernelforge.evaluation.oracle.worker.reference import seeded, tensor_spec
 from kernelforge.evaluation.oracle.worker.reference_facts import operators_one_by_one
+from kernelforge.evaluation.oracle.worker.torch_device import open_device, warming_up
 from kernelforge.evaluation.oracle.worker.tracing import operator_name
 from kernelforge.sandbox.channel import Channel
 
@@ -50,14 +51,16 @@ _LONGEST = 300
 
 
 def warm_up(options: Mapping[str, Any]) -> None:
-    """Import torch and walk once through a capture, so that a child reads no file later."""
+    """Import torch and walk once through a capture, so that a child reads no file later. Does not start CUDA."""
     torch.set_num_threads(int(options.get("threads", 1)))
     torch.set_num_interop_threads(1)
-    capture(_WARM_UP, "make_model", _WARM_UP, "make_inputs", "")
+    with warming_up():
+        capture(_WARM_UP, "make_model", _WARM_UP, "make_inputs", "")
 
 
 def serve(channel: Channel) -> None:
     """Answer requests until the parent closes the channel."""
+    open_device("cpu")
     for frame in channel.requests():
         data = frame.data
         files = (data["source"], data["model"], data["inputs_source"], data["inputs"])

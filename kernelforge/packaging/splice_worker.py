@@ -20,31 +20,27 @@ from torch.export.graph_signature import OutputKind
 from torch.utils._pytree import tree_flatten, tree_map
 
 from kernelforge.capture.records import GroupCall
-from kernelforge.capture.worker import Made, RealRun, Tensors, exported_again, made_of, placeholder_values
+from kernelforge.capture.worker import Made, RealRun, Tensors, exported_again, made_of, placeholder_values, warm_up
 from kernelforge.errors import TaskError
 from kernelforge.evaluation.oracle.worker.comparison import Got, compare_outputs
 from kernelforge.evaluation.oracle.worker.reference import clone_strided, seeded, tensor_view
 from kernelforge.evaluation.oracle.worker.reference_runner import movement, nudged
 from kernelforge.evaluation.oracle.worker.sequential_sums import SequentialSums
 from kernelforge.evaluation.oracle.worker.tolerance import Expected, expected_output
-from kernelforge.evaluation.oracle.worker.torch_device import HOST, generator, set_arithmetic
+from kernelforge.evaluation.oracle.worker.torch_device import HOST, generator, open_device
 from kernelforge.packaging.graph_rewrite import Replacement, replaced_graph
 from kernelforge.records import TensorSpec
 from kernelforge.sandbox.channel import Channel
+
+__all__ = ["serve", "warm_up"]
 
 _FLOATING: Final = frozenset({torch.float16, torch.bfloat16, torch.float32})
 _SEED: Final = 0
 
 
-def warm_up(options: Mapping[str, Any]) -> None:
-    """Import torch, and walk once through an export, so that a child reads no file later."""
-    from kernelforge.capture.worker import warm_up as warm_up_capture
-
-    warm_up_capture(options)
-
-
 def serve(channel: Channel) -> None:
     """Answer requests until the parent closes the channel."""
+    open_device("cpu")
     for frame in channel.requests():
         try:
             reply = _checked(frame.data, channel)
@@ -88,7 +84,6 @@ def _laid_out(value: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
 
 def _checked(data: Mapping[str, Any], channel: Channel) -> dict[str, Any]:
     logging.getLogger("torch").setLevel(logging.ERROR)
-    set_arithmetic()
     with torch.no_grad():
         made = made_of(data["source"], data["model"], data["inputs_source"], data["inputs"], data["module"])
         wrapped = Tensors(made.model)

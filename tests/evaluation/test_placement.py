@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from kernelforge.capture import worker as capture_worker
 from kernelforge.errors import TaskError
 from kernelforge.evaluation.oracle.worker import sequential_sums
 from kernelforge.evaluation.oracle.worker.comparison import Got, compare_outputs
@@ -26,7 +29,10 @@ from kernelforge.evaluation.oracle.worker.torch_device import (
     set_arithmetic,
 )
 from kernelforge.evaluation.oracle.worker.tracing import trace_source
+from kernelforge.evaluation.size_search import worker as size_worker
+from kernelforge.packaging import splice_worker
 from kernelforge.records import DType
+from kernelforge.sandbox.channel import Frame
 from tests.evaluation.oracle_tasks import make_task
 
 ELSEWHERE = torch.device("meta")
@@ -155,11 +161,13 @@ def test_before_a_fork_torch_is_kept_from_asking_for_gpus(monkeypatch: pytest.Mo
     assert calls
 
 
-def test_the_warm_up_calls_nothing_of_torch_that_counts_gpus() -> None:
+def test_warm_ups_call_nothing_of_torch_that_counts_gpus() -> None:
     """In a CUDA build each of these calls starts the driver; in a CPU build they only say that they were called."""
     script = """
 import torch
-from kernelforge.evaluation.oracle.worker import main as oracle_worker
+from kernelforge.capture import worker as capture_worker
+from kernelforge.evaluation.size_search import worker as size_worker
+torch.set_num_interop_threads = lambda threads: None  # torch takes it once in a process
 calls = []
 for holder, name in [(torch._C, "_ensureCUDADeviceGuardSet"), (torch._C, "_cuda_getDeviceCount"),
                      (torch.cuda, "is_available"), (torch.cuda, "device_count"), (torch.cuda, "init")]:
@@ -170,12 +178,38 @@ for holder, name in [(torch._C, "_ensureCUDADeviceGuardSet"), (torch._C, "_cuda_
         return original(*arguments)
     setattr(holder, name, counted)
 torch._C._ensureCUDADeviceGuardSet(); assert calls == ["_ensureCUDADeviceGuardSet"]; calls.clear()
-oracle_worker.warm_up({})
+size_worker.warm_up({})  # which includes the oracle's
+capture_worker.warm_up({})
 print("calls:", calls)
 """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, check=False)
     assert (done.stdout, done.returncode) == ("calls: []\n", 0), done.stderr
+
+
+class Requests:
+    """A channel by which these requests came."""
+
+    def __init__(self, *requests: dict[str, Any]) -> None:
+        self._requests = requests
+
+    def requests(self) -> Iterator[Frame]:
+        return map(Frame, self._requests)
+
+    def send(self, reply: dict[str, Any]) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("worker", "requests"),
+    [(capture_worker, []), (splice_worker, []), (size_worker, [{"op": "probe", "source": ""}])],
+)
+def test_children_that_run_on_the_cpu_ask_for_no_gpu(
+    worker: Any, requests: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch._C, "_ensureCUDADeviceGuardSet", torch._C._ensureCUDADeviceGuardSet)
+    worker.serve(Requests(*requests))
+    assert not torch.cuda.is_available()
 
 
 @pytest.fixture

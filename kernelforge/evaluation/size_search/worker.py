@@ -25,6 +25,7 @@ from kernelforge.errors import TaskError
 from kernelforge.evaluation.oracle.worker import main
 from kernelforge.evaluation.oracle.worker.reference import Reference, Value, flatten_outputs
 from kernelforge.evaluation.oracle.worker.reference_facts import operators_one_by_one
+from kernelforge.evaluation.oracle.worker.torch_device import open_device, warming_up
 from kernelforge.sandbox.channel import Channel
 from kernelforge.tasks.constants import Scalar
 
@@ -40,8 +41,9 @@ _ABSTRACT_FAILURES = (
 def warm_up(options: Mapping[str, Any]) -> None:
     """Import torch and walk once through what a try does, so that a child reads no file later."""
     main.warm_up(options)
-    for how in ("abstract", "real"):
-        _try(main._WARM_UP_TASK, {}, how)
+    with warming_up():
+        for how in ("abstract", "real"):
+            _try(main._WARM_UP_TASK, {}, how)
 
 
 def serve(channel: Channel) -> None:
@@ -53,6 +55,7 @@ def serve(channel: Channel) -> None:
     if first.data["op"] != "probe":
         main.answer(channel, itertools.chain([first], requests))
         return
+    open_device("cpu")
     source = first.data["source"]
     channel.send({})
     for frame in requests:

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import torch
 
-from kernelforge.errors import TaskError
+from kernelforge.errors import SandboxError, TaskError
 from kernelforge.evaluation.oracle import GPU_SHARE
 
 _IDLE_BYTES: Final = 1 << 30
@@ -192,8 +192,21 @@ def hide_gpu() -> Iterator[None]:
         torch.cuda.is_available, _torch_c._ensureCUDADeviceGuardSet = available, ensure_guard
 
 
+@contextlib.contextmanager
+def warming_up() -> Iterator[None]:
+    """Hide the GPU while a process warms up from which others are forked.
+
+    Raises:
+        SandboxError: something started CUDA nevertheless.
+    """
+    with hide_gpu():
+        yield
+    if driver_started():
+        raise SandboxError("the warm-up started CUDA, so that no process forked from it could use a GPU")
+
+
 def _hide_gpus() -> None:
-    """Replace the two calls of :func:`no_gpu` for the rest of this process."""
+    """Replace the two calls of :func:`hide_gpu` for the rest of this process."""
     torch.cuda.is_available = lambda: False
     _torch_c._ensureCUDADeviceGuardSet = lambda: None
 
