@@ -2,8 +2,8 @@
 
 Usage: python .ci/check.py [--step NAME] [arguments for pytest]
 
-With ``--step`` (lint, language, format, types or tests) that one step runs alone. Of the cases of tests marked
-``one_in`` one in so many runs, and none of tests marked ``all_cases``; with ``--all-cases`` every one.
+With ``--step`` (lint, language, format, types or tests) that one step runs alone. Tests marked ``slow`` are left out,
+and of the cases of tests marked ``one_in`` one in so many runs; with ``--all-cases`` every one.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def main(arguments: list[str]) -> int:
         extra = arguments if name == "tests" else []
         print(f"== {name}: {' '.join(command + extra)}", flush=True)
         if name == "tests" and "--all-cases" not in extra:
-            print("== without tests marked all_cases, and with one case in N of those marked one_in(N)", flush=True)
+            print("== without tests marked slow, and with one case in N of those marked one_in(N)", flush=True)
         starts = name == "language" and steps is STEPS
         if starts or name == "tests":
             os.environ["NUMBA_CACHE_DIR"] = emulator_cache()

@@ -71,22 +71,24 @@ def pytest_collection() -> Generator[None, object, object]:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--all-cases",
-        action="store_true",
-        help="run every case of the tests marked one_in, and the tests marked all_cases",
+        "--all-cases", action="store_true", help="run tests marked slow, and every case of those marked one_in"
     )
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out tests marked ``all_cases`` and cases of those marked ``one_in``, and set the order.
+    """Leave out slow tests and cases that are like others, and set the order.
 
-    Cases are left out unless all are asked for, by ``--all-cases``, or some by name, with ``-k`` or ``::``. Files with
-    slow tests come first, then those with a browser: of several workers none is then left alone with one at the end.
-    A browser takes memory until the session ends, which the quick tests behind it do not need."""
-    by_name = config.option.keyword or any("::" in argument for argument in config.args)
-    if not config.getoption("--all-cases") and not by_name:
-        left_out = set(cases_left_out(items))
+    All of them run with ``--all-cases``, and where ``-k`` or ``::`` name them. Tests marked ``slow`` also run where
+    files or folders of ``tests`` are named, or ``-m`` names the marker. Files with slow tests come first, then those
+    with a browser: of several workers none is then left alone with one at the end. A browser takes memory until the
+    session ends, which the quick tests behind it do not need."""
+    if not config.getoption("--all-cases"):
+        # Workers of pytest-xdist get the default folder as an argument: Config.args_source says nothing there.
+        arguments = [argument for argument in config.args if Path(argument).resolve() != config.rootpath / "tests"]
+        by_name = bool(config.option.keyword) or any("::" in argument for argument in arguments)
+        slow = by_name or bool(arguments) or "slow" in config.option.markexpr
+        left_out = set(cases_left_out(items, slow=slow, by_name=by_name))
         config.hook.pytest_deselected(items=[item for item in items if item in left_out])
         items[:] = [item for item in items if item not in left_out]
     markers: dict[Path, set[str]] = {}
@@ -95,14 +97,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: ("slow" not in markers[item.path], "browser" not in markers[item.path]))
 
 
-def cases_left_out(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Tests marked ``all_cases``; and cases of tests marked ``one_in(N)``, but for one in N, evenly spread: the first,
-    and every Nth after it."""
+def cases_left_out(items: list[pytest.Item], *, slow: bool = False, by_name: bool = False) -> list[pytest.Item]:
+    """Tests marked ``slow``, unless these are wanted; and cases of tests marked ``one_in(N)``, unless tests are
+    selected by name, but for one in N, evenly spread: the first, and every Nth after it."""
+    left_out = [] if slow else [item for item in items if item.get_closest_marker("slow")]
+    if by_name:
+        return left_out
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
         if item.get_closest_marker("one_in"):
             cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    left_out = [item for item in items if item.get_closest_marker("all_cases")]
     for of_test in cases.values():
         (share,) = of_test[0].get_closest_marker("one_in").args
         left_out += [item for number, item in enumerate(of_test) if number % share]

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "kernelforge"
 MAP = (ROOT / "docs" / "architecture.md").read_text()
@@ -55,6 +57,7 @@ def test_every_package_is_on_the_map() -> None:
     assert packages - floors().keys() == set()
 
 
+@pytest.mark.slow
 def test_an_import_never_points_back_up() -> None:
     floor = floors()
     edges = [(module.split("."), target.split(".")) for module, target in imports(modules())]
@@ -63,6 +66,7 @@ def test_an_import_never_points_back_up() -> None:
     assert {f"{'.'.join(a)} -> {'.'.join(b)}" for a, b in placed if floor[b[1]] < floor[a[1]]} == set()
 
 
+@pytest.mark.slow
 def test_modules_do_not_import_each_other_in_a_circle() -> None:
     graph: dict[str, set[str]] = {}
     for module, target in imports(modules()):

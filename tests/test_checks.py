@@ -70,6 +70,7 @@ def test_weak_names_and_riddles_are_reported_with_their_line(
     assert printed.startswith(f"{path}:") == bool(problem)
 
 
+@pytest.mark.slow
 def test_the_api_reference_is_what_the_docstrings_say() -> None:
     check = subprocess.run(
         [sys.executable, ROOT / ".ci" / "reference.py", "--check"], capture_output=True, text=True, check=False
@@ -78,23 +79,29 @@ def test_the_api_reference_is_what_the_docstrings_say() -> None:
 
 
 class Case:
-    def __init__(self, name: str, share: int | None, *, all_cases: bool = False) -> None:
+    def __init__(self, name: str, *marks: pytest.MarkDecorator) -> None:
         self.nodeid = name
-        self.marks = {} if share is None else {"one_in": pytest.mark.one_in(share).mark}
-        if all_cases:
-            self.marks["all_cases"] = pytest.mark.all_cases("a reason").mark
+        self.marks = {mark.name: mark.mark for mark in marks}
 
     def get_closest_marker(self, name: str) -> object:
         return self.marks.get(name)
 
 
-def test_one_case_in_so_many_runs_and_every_test_keeps_one() -> None:
-    cases = [Case(f"a.py::long[{number}]", 3) for number in range(7)]
-    cases += [Case("b.py::long[0]", 3), Case("b.py::whole[0]", None), Case("b.py::whole[1]", None)]
-    left_out = cases_left_out(cases)
-    assert [case.nodeid for case in left_out] == [f"a.py::long[{number}]" for number in (1, 2, 4, 5)]
+CASES = [Case(f"a.py::long[{number}]", pytest.mark.one_in(3)) for number in range(7)]
+CASES += [Case("b.py::long[0]", pytest.mark.one_in(3)), Case("b.py::whole[0]"), Case("b.py::whole[1]")]
+CASES += [Case("c.py::slow", pytest.mark.slow)]
+SIMILAR = [f"a.py::long[{number}]" for number in (1, 2, 4, 5)]
 
 
-def test_a_test_of_all_cases_is_left_out() -> None:
-    cases = [Case("a.py::long", None, all_cases=True), Case("a.py::short", None)]
-    assert cases_left_out(cases) == cases[:1]
+@pytest.mark.parametrize(
+    ("options", "left_out"),
+    [
+        ({}, ["c.py::slow", *SIMILAR]),
+        ({"slow": True}, SIMILAR),
+        ({"slow": True, "by_name": True}, []),
+    ],
+)
+def test_slow_tests_and_all_but_one_similar_case_in_so_many_are_left_out(
+    options: dict[str, bool], left_out: list[str]
+) -> None:
+    assert [case.nodeid for case in cases_left_out(CASES, **options)] == left_out

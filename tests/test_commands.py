@@ -70,6 +70,7 @@ def test_extras_of_a_checkout_come_from_that_checkout() -> None:
     assert shlex.split(install_hint(reinstall=True)) == [*PIP, "--force-reinstall", *pinned, "-e", str(ROOT)]
 
 
+@pytest.mark.slow
 def test_pip_takes_the_command_for_extras_of_a_checkout() -> None:
     dry = ["--dry-run", "--no-deps", "--no-index", "--no-build-isolation"]
     # Editable builds take a package that only pip's isolated builds have.

@@ -154,6 +154,7 @@ def test_no_file_names_a_path_of_somebodys_machine() -> None:
     assert not offending
 
 
+@pytest.mark.slow
 def test_no_text_installs_the_package_of_another_project() -> None:
     """``kernelforge`` on PyPI is not this project, so neither it nor extras of it may be asked for anywhere."""
     wrong = re.compile(r"pip install\b[^&;|`]*(?<![\w./-])kernelforge(?![\w./-])|(?<![\w./-])kernelforge\[\w")

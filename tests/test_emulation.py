@@ -43,6 +43,7 @@ def own_emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]
         yield opened
 
 
+@pytest.mark.slow
 def test_kernels_change_the_given_tensors(own_emulator: Emulator) -> None:
     x = np.arange(1000, dtype=np.float32)
     result = own_emulator.run(SOURCE, SCALE, {"x": x}).check()
@@ -228,6 +229,7 @@ def test_the_page_loads_nothing_and_escapes_the_source(own_emulator: Emulator) -
     assert not re.search(r"""(?:src|href)=["'](?!data:,|#)""", page)
 
 
+@pytest.mark.slow
 def test_the_pages_examples_run(tmp_path: Path) -> None:
     """The Python of docs/emulate.md: the program, and the test with the fixture."""
     program, test = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "emulate.md").read_text(), re.S)

@@ -31,8 +31,6 @@ def test_every_example_is_run_and_listed() -> None:
     assert programs == set(re.findall(r"\((\w+)\.py\)", (FOLDER / "README.md").read_text()))
 
 
-@pytest.mark.all_cases("test_adapter_trl.py trains by such rewards for a step, tests/server/sessions has turns")
-@pytest.mark.slow
 @pytest.mark.parametrize("name", TRAINED)
 def test_a_recipe_trains_its_toy(name: str, tmp_path: Path) -> None:
     """By rewards alone it comes to write right kernels, and the fast one of them."""
@@ -55,6 +53,7 @@ def test_a_recipe_trains_its_toy(name: str, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_the_expected_curves_are_drawn_from_the_shares_that_are_kept(tmp_path: Path) -> None:
     pytest.importorskip("vl_convert")
     program = [sys.executable, FOLDER / "training" / "curves.py", "--output", tmp_path]
@@ -80,8 +79,8 @@ def test_the_page_of_the_first_reward_prints_what_is_printed(tmp_path: Path, mon
             assert output.splitlines()[: len(printed)] == printed
 
 
-@pytest.mark.one_in(6)
 @pytest.mark.slow
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("name", PRINTED)
 def test_an_example_prints_what_it_shows(name: str, tmp_path: Path) -> None:
     program = subprocess.run(

@@ -155,6 +155,7 @@ def test_constraints_allow_the_cuda_build_of_torch() -> None:
     assert not [item for item in requirements if item.name in pinned and not item.specifier.contains(pinned[item.name])]
 
 
+@pytest.mark.slow
 def test_an_unpacked_wheel_finds_its_own_data(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
     wheel.extractall(tmp_path / "site")
     script = (

@@ -50,6 +50,7 @@ def test_optimize_refuses_what_is_not_there(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("warm_zygotes")
 def test_optimize_journals_what_it_returns(tmp_path: Path) -> None:
     from kernelforge.records import Budget, RunState, Verdict

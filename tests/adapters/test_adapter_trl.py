@@ -153,6 +153,7 @@ def trainer(reward_funcs: Any, folder: Any) -> Any:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_a_step_of_grpo_trains_on_the_scored_samples_only(server, tmp_path) -> None:
     """Four completions, one of them in trouble: the other three's rewards are those that TRL averages."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from kernelforge.compile import Artifact
 from kernelforge.compile.cubin import read_cubin
 from kernelforge.compile.diagnostics import parse_log, parse_ptxas
@@ -11,6 +13,7 @@ from kernelforge.evaluation import EvaluatorPool
 from tests.support.axpy import KERNEL
 
 
+@pytest.mark.slow
 def test_a_comment_ends_at_a_newline_and_nowhere_else(workshop: EvaluatorPool) -> None:
     plain = workshop.compiler.build("// a comment\n" + KERNEL, ["axpy"])
     for mark in "\u2028\u2029\x0b\x0c\x85":
@@ -40,6 +43,7 @@ def test_no_log_takes_its_reader_down() -> None:
     assert parse_ptxas(ptxas)["k"].static_shared_bytes == 0
 
 
+@pytest.mark.slow
 def test_a_damaged_cubin_is_read_or_refused(workshop: EvaluatorPool) -> None:
     built = workshop.compiler.build(KERNEL, ["axpy"])
     assert isinstance(built, Artifact)

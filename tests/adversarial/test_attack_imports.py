@@ -249,6 +249,7 @@ def test_a_kept_choice_that_is_none_is_not_believed(
     shrinker.close()
 
 
+@pytest.mark.slow
 def test_a_text_that_cannot_be_looked_at_refuses_its_own_task_alone(shrinker: SizeChooser) -> None:
     many = "".join(f"A{number} = {number + 8}\n" for number in range(300))
     use = "USED = [" + ", ".join(f"A{number}" for number in range(300)) + "]\n"

@@ -27,6 +27,7 @@ def judge(evaluator: Evaluator, verdict: Verdict, source: str = KERNEL, plan: st
     return result
 
 
+@pytest.mark.slow
 def test_a_profile_that_saw_less_than_a_check_is_left_out(evaluator: Evaluator) -> None:
     """Values are right either way: work that shows up in checks alone must not flatter the counters."""
     waste = "if (__float_as_int(probe[i % 16]) != 0) for (int k = 0; k < 50; k++) probe[i % 16 + 16] = k;"

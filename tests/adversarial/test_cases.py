@@ -86,7 +86,6 @@ def rule(canary_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 @pytest.mark.one_in(8)
-@pytest.mark.slow
 @pytest.mark.parametrize("case", LIST)
 def test_a_case_gets_its_verdict(
     case: Case, bench: Bench, class_evaluators: ClassEvaluators, canary_file: Path, caplog: pytest.LogCaptureFixture
@@ -113,7 +112,6 @@ def test_a_case_gets_its_verdict(
 
 
 @pytest.mark.one_in(20)
-@pytest.mark.slow
 @pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in BITING])
 def test_a_cheat_passes_where_its_defence_is_off(case: Case, bench: Bench, rule: ClassRule, canary_file: Path) -> None:
     """Else the case would show nothing: something other than what it names refuses it."""
@@ -132,6 +130,7 @@ def test_a_cheat_passes_where_its_defence_is_off(case: Case, bench: Bench, rule:
 CRASHES = [case for case in EMULATED if {"CRASH", "TIMEOUT"} & set(case.verdicts)]
 
 
+@pytest.mark.slow
 def test_the_next_candidate_is_unhurt(bench: Bench) -> None:
     """After one of each kind that ends a run early."""
     honest = next(case for case in EMULATED if case.name == "honest-axpy")

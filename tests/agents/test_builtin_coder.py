@@ -15,8 +15,6 @@ from kernelforge.records import Attempt, Candidate, Finding, Graph, Node, Operat
 from tests.agents import agent_setup as workbench
 from tests.support.shipped_prompts import shipped
 
-pytestmark = pytest.mark.slow
-
 TASKS = [task.name for task in shipped("core")]
 SIZES = ("small", "hidden_odd", "hidden_quad", "hidden_tiny")
 ALL = Design(tuple(MOVES))
@@ -33,6 +31,7 @@ def check(name: str, design: Design, size: str, compiler: Compiler) -> None:
         torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(5)
 @pytest.mark.parametrize("name", TASKS)
 def test_seeds_are_right_at_odd_sizes(name: str, compiler: Compiler) -> None:
@@ -51,7 +50,6 @@ def code(name: str, design: Design) -> tuple[str, str]:
     return written.source.partition("\n")[2], written.plan
 
 
-@pytest.mark.slow
 @pytest.mark.one_in(16)  # two minutes: 16 tasks, every move alone and all together, at four sizes
 @pytest.mark.parametrize("name", TASKS)
 def test_every_move_is_right_at_every_size(name: str, compiler: Compiler) -> None:

@@ -13,8 +13,6 @@ from kernelforge.evaluation.oracle.worker.tracing import trace_source
 from kernelforge.hardware.specs import SPECS
 from tests.agents import agent_setup as workbench
 
-pytestmark = pytest.mark.slow
-
 TASK = """
 import torch
 import torch.nn as nn
@@ -49,6 +47,7 @@ def check(task: str, candidate: Rendered, sizes: tuple[tuple[int, int, int], ...
             torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("body", "dtype"),
@@ -66,6 +65,7 @@ def test_a_transpose_moves_patches_through_shared_memory(body: str, dtype: str, 
     check(task, candidate, ((3, 35, 37), (2, 68, 136), (4, 4, 4), (64, 3, 68)), compiler)
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(5)
 @pytest.mark.parametrize("moves", [("warp-reduce",), WIDE])
 @pytest.mark.parametrize(
@@ -87,6 +87,7 @@ def test_a_reduction_over_an_outer_axis_shares_columns_of_a_block(
     check(task, candidate, SIZES, compiler)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("body", ["x.sum((0, 1))", "x.view(-1, x.shape[2]).amin(0) * 2", "x.half().mean((0, 1))"])
 def test_a_reduction_with_few_columns_is_dealt_out_to_blocks(body: str, compiler: Compiler) -> None:
     task, candidate = written(body, "8, 1024, 64")
@@ -131,6 +132,7 @@ def of_images(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("body", "scale", "offset"),

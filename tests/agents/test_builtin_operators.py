@@ -13,8 +13,6 @@ from kernelforge.evaluation.oracle.worker.reference import Reference
 from kernelforge.evaluation.oracle.worker.tracing import trace_source
 from tests.agents import agent_setup as workbench
 
-pytestmark = pytest.mark.slow
-
 TASK = """
 import torch
 import torch.nn as nn
@@ -165,6 +163,7 @@ def _task(case: tuple[str, ...]) -> str:
     return TASK.format(init=init, parameters=", ".join(names), body=body, inputs=", ".join(rest))
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(26)
 @pytest.mark.parametrize("name", CASES)
 def test_values_are_pytorchs_at_a_size_that_was_not_traced(name: str, compiler: Compiler) -> None:
@@ -235,6 +234,7 @@ PRODUCTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_tiles_of_128_by_128_results_are_right_where_they_do_not_divide(name: str, compiler: Compiler) -> None:
     task = _task(PRODUCTS[name])
@@ -277,6 +277,7 @@ TENSOR_CORES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(26)
 @pytest.mark.parametrize("name", TENSOR_CORES)
 @pytest.mark.parametrize("constants", [{"N": 7, "D": 9, "K": 5}, {"N": 68, "D": 40, "K": 3}], ids=["odd", "fours"])
@@ -316,6 +317,7 @@ CONVOLUTIONS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(51)
 @pytest.mark.parametrize("moves", ["fuse,tensor-cores", "tile", "tile,register-tile"])
 @pytest.mark.parametrize("name", CONVOLUTIONS)
@@ -338,6 +340,7 @@ def test_the_number_of_groups_may_differ_by_size(name: str) -> None:
     assert "TensorTiles" in item.source
 
 
+@pytest.mark.slow
 def test_every_tap_of_a_window_of_one_column_has_its_own_weights(compiler: Compiler) -> None:
     task = _task(("self.m(x)", IMAGES, "self.m = nn.ConvTranspose2d(K, D, (3, 1), (2, 1))"))
     item = render(trace_source(task, {"N": 16, "D": 32, "K": 24}), Design(("fuse", "tensor-cores")))
@@ -346,6 +349,7 @@ def test_every_tap_of_a_window_of_one_column_has_its_own_weights(compiler: Compi
     run_and_compare(item, workbench.Bench(reference, reference.inputs(5)), compiler)
 
 
+@pytest.mark.slow
 def test_phases_of_results_that_32_bits_do_not_count_are_right(compiler: Compiler) -> None:
     task = _task(("self.m(x)", IMAGES, "self.m = nn.ConvTranspose2d(K, D, 3, 2)"))
     item = render(trace_source(task, {"N": 5000, "D": 32, "K": 24}), Design(("fuse", "tensor-cores")))
@@ -390,6 +394,7 @@ WARPGROUPS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(8)
 @pytest.mark.parametrize("name", WARPGROUPS)
 def test_warpgroups_multiply_halves_where_rows_are_aligned(name: str, compiler: Compiler) -> None:
@@ -418,6 +423,7 @@ STREAM = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(5)
 @pytest.mark.parametrize(("name", "units"), [("product", 1), *((name, 3) for name in STREAM)])
 def test_clusters_share_the_terms_of_tiles(
@@ -448,6 +454,7 @@ SHARED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(10)
 @pytest.mark.parametrize(
     ("name", "blocks", "complete"),
@@ -546,6 +553,7 @@ LONG = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(26)
 @pytest.mark.parametrize("moves", [("tensor-cores",), ("fuse", "warp-reduce", "tensor-cores")], ids=["alone", "fused"])
 @pytest.mark.parametrize("name", LONG)
@@ -573,6 +581,7 @@ ATTENTION = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(5)
 @pytest.mark.parametrize("size", [{}, {"N": 4096}], ids=["few rows", "many rows"])
 @pytest.mark.parametrize("name", ATTENTION)
@@ -585,6 +594,7 @@ def test_attention_is_one_kernel(name: str, size: dict[str, int], compiler: Comp
         run_and_compare(item, workbench.Bench(reference, reference.inputs(5)), compiler)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["product", "half transposed"])
 def test_tensor_cores_count_with_64_bits_where_a_result_is_as_large(name: str, compiler: Compiler) -> None:
     task = _task(TENSOR_CORES[name])

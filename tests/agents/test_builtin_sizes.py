@@ -99,6 +99,7 @@ def get_init_inputs():
 """
 
 
+@pytest.mark.slow
 def test_a_mask_of_as_many_rows_as_chunks_is_so_at_every_size(compiler: Compiler) -> None:
     small = {"S": 16, "L": 8, "D": 12}
     full, other = trace_source(CHUNKS, {}), trace_source(CHUNKS, small, "small")
@@ -160,7 +161,6 @@ def test_operators_share_kernels_where_the_plan_would_be_too_long(monkeypatch: p
     assert render(graph(32, 48), Design()).plan.count("empty(") == 1
 
 
-@pytest.mark.slow
 def test_a_slice_as_long_as_an_input_is_no_half_of_a_weight(compiler: Compiler) -> None:
     """A mask of twice the length at both sizes that are shown, as in KernelBench's MiniGPT block."""
     source = TASK.format(init='self.register_buffer("mask", torch.rand(M, M))', body="x + self.mask[:x.shape[2], :1]")
@@ -169,7 +169,6 @@ def test_a_slice_as_long_as_an_input_is_no_half_of_a_weight(compiler: Compiler) 
     ran(written, source, {**OTHER, "M": 40}, compiler)
 
 
-@pytest.mark.slow
 def test_a_long_line_of_the_plan_is_cut_into_terms(monkeypatch: pytest.MonkeyPatch, compiler: Compiler) -> None:
     source = TASK.format(init="pass", body="torch.cat([x, x * 2], 3).flatten(0, 1).flip(2).sum(1)")
     monkeypatch.setattr("kernelforge.agents.builtin.codegen.render.LONG_LINE", 90)
@@ -209,7 +208,6 @@ def get_init_inputs():
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("moves", [(), ("block-shape",), ("vectorise",)])
 def test_indices_have_64_bits_where_a_tensor_has_more_elements_than_32_count(
     moves: tuple[str, ...], compiler: Compiler
@@ -221,7 +219,6 @@ def test_indices_have_64_bits_where_a_tensor_has_more_elements_than_32_count(
     assert "long long" not in render(graph(2**16, 2**14), Design(moves)).source
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("moves", [(), ("vectorise",)])
 @pytest.mark.parametrize("sums", ["torch.softmax(x, 1)", "x.mean(1)", "x.sum(0)", "x @ x.T", "x / x.sum() - x.max()"])
 def test_a_long_sum_is_one_of_sums_of_runs(

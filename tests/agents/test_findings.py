@@ -15,6 +15,7 @@ name = st.from_regex(r"\+?[A-Za-z][A-Za-z0-9_]{0,20}(\.[a-z_]{1,10})?", fullmatc
 names = st.lists(name, max_size=8).map(tuple)
 
 
+@pytest.mark.slow
 @given(words, words, words, names)
 def test_an_optimisation_survives_writing(headline: str, why: str, action: str, metrics: tuple[str, ...]) -> None:
     finding = Finding(kind="optimise", headline=headline, why=why, action=action, metrics=metrics)

@@ -53,6 +53,7 @@ def test_an_example_of_a_failure_really_failed(failed: Case) -> None:
     assert 'expected a ";"' in render_case("judge-repair", failed).text
 
 
+@pytest.mark.slow
 def test_an_example_of_an_improvement_has_a_profile_and_a_parent_that_it_was_made_from(correct: Case) -> None:
     assert [item.operator for item in correct.history] == [Operator.SEED, Operator.OPTIMISE]
     assert all(item.evaluation.verdict is Verdict.OK and item.profile for item in correct.history)
@@ -106,6 +107,7 @@ def test_what_cannot_be_shown_is_said(arguments: tuple[str, ...], expected_text:
     assert expected_text in str(result.exception)
 
 
+@pytest.mark.slow
 def test_a_prompt_is_shown_with_its_lengths(
     real: tuple[TaskContext, Evaluator], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -193,6 +193,7 @@ def scored(zygote: Zygote, *generators: dict[str, str]) -> tester.TesterScore:
     return score
 
 
+@pytest.mark.slow
 def test_a_tester_is_scored_on_faults_that_the_tasks_own_inputs_do_not_show(zygote: Zygote) -> None:
     score = scored(zygote, FAR_BELOW, SAME, BAD)
     assert [test.admitted for test in score.tests] == [True, False, False]

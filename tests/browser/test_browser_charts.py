@@ -90,6 +90,7 @@ def first_mark(page: Page) -> tuple[float, float]:
     return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
 
 
+@pytest.mark.slow
 def test_a_chart_is_drawn_when_it_comes_near_and_described_for_those_who_do_not_see_it(
     opened: Page, charts: dict[str, Figure]
 ) -> None:
@@ -102,6 +103,7 @@ def test_a_chart_is_drawn_when_it_comes_near_and_described_for_those_who_do_not_
     opened.wait_for_selector("figure[data-figure='f-funnel'][data-drawn='true']")
 
 
+@pytest.mark.slow
 def test_a_chart_follows_the_theme(opened: Page) -> None:
     assert ink(opened) == LIGHT
     opened.evaluate("document.documentElement.dataset.theme = 'dark'")
@@ -110,6 +112,7 @@ def test_a_chart_follows_the_theme(opened: Page) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_mark_says_what_it_is_and_leads_to_its_page(opened: Page, charts: dict[str, Figure]) -> None:
     opened.mouse.move(*first_mark(opened))
     opened.wait_for_selector(".chart-tooltip:not([hidden])")
@@ -118,6 +121,7 @@ def test_a_mark_says_what_it_is_and_leads_to_its_page(opened: Page, charts: dict
     opened.wait_for_url("**/there.html")
 
 
+@pytest.mark.slow
 def test_a_chart_can_be_saved_as_it_would_be_printed(opened: Page, tmp_path: Path) -> None:
     opened.evaluate("document.documentElement.dataset.theme = 'dark'")
     with opened.expect_download() as download:
@@ -128,6 +132,7 @@ def test_a_chart_can_be_saved_as_it_would_be_printed(opened: Page, tmp_path: Pat
     assert picture.find("{http://www.w3.org/2000/svg}rect").get("fill") == "#ffffff"
 
 
+@pytest.mark.slow
 def test_all_charts_are_printed_dark_on_white(opened: Page) -> None:
     opened.evaluate("document.documentElement.dataset.theme = 'dark'")
     opened.evaluate("dispatchEvent(new Event('beforeprint'))")

@@ -112,6 +112,7 @@ def open_run(chrome: Browser, followed: Followed) -> Callable[..., Any]:
     return opened
 
 
+@pytest.mark.slow
 def test_a_page_grows_with_the_journal(open_run: Callable[..., Any], followed: Followed):
     from playwright.sync_api import expect
 
@@ -124,6 +125,7 @@ def test_a_page_grows_with_the_journal(open_run: Callable[..., Any], followed: F
     assert strangers(heard, followed.home) == []
 
 
+@pytest.mark.slow
 def test_a_page_asks_for_what_came_after_it_was_made(open_run: Callable[..., Any]):
     """However late it listens: one that is opened behind others does so when it is first seen."""
     with open_run() as (page, heard, _):
@@ -131,6 +133,7 @@ def test_a_page_asks_for_what_came_after_it_was_made(open_run: Callable[..., Any
         assert f"last={made_with}" in [url for url in heard.requests if "/events?" in url][-1]
 
 
+@pytest.mark.slow
 def test_what_is_pressed_is_not_replaced_before_it_is_a_click(open_run: Callable[..., Any], followed: Followed):
     from playwright.sync_api import expect
 
@@ -152,6 +155,7 @@ def test_what_is_pressed_is_not_replaced_before_it_is_a_click(open_run: Callable
     assert heard.faults == []
 
 
+@pytest.mark.slow
 def test_an_older_page_never_follows_a_newer_one(open_run: Callable[..., Any], followed: Followed):
     """News that come while the page is being fetched wait for that."""
     from playwright.sync_api import expect
@@ -174,6 +178,7 @@ def test_an_older_page_never_follows_a_newer_one(open_run: Callable[..., Any], f
     assert heard.faults == []
 
 
+@pytest.mark.slow
 def test_a_page_that_could_not_be_fetched_is_fetched_again(open_run: Callable[..., Any], followed: Followed):
     from playwright.sync_api import expect
 
@@ -188,6 +193,7 @@ def test_a_page_that_could_not_be_fetched_is_fetched_again(open_run: Callable[..
         expect(note).to_have_text(messages)
 
 
+@pytest.mark.slow
 def test_a_page_that_may_not_listen_at_first_listens_later(open_run: Callable[..., Any], followed: Followed):
     from playwright.sync_api import expect
 

@@ -40,9 +40,8 @@ VARIANTS = {
 """The same kinds with other things on them; looked at on a phone alone."""
 ALL = PAGES | VARIANTS
 SEEN_DARK = ("run-measured", "task-measured", "attempt-measured", "compare")
-IN_THE_DARK = pytest.mark.all_cases("a page of the same kind is looked at in the dark")
 LOOKS = [
-    pytest.param(kind, theme, marks=[IN_THE_DARK] if theme == "dark" and kind in SEEN_DARK else [])
+    pytest.param(kind, theme, marks=[pytest.mark.slow] if theme == "dark" and kind in SEEN_DARK else [])
     for kind in ALL
     for theme in ("light", "dark")
     if kind in PAGES or theme == "dark"
@@ -52,6 +51,7 @@ Visited = Callable[[str, str], Visit]
 each_look = pytest.mark.parametrize(("kind", "theme"), LOOKS)
 
 
+@pytest.mark.slow
 @each_look
 def test_a_page_opens_without_a_word_of_complaint(kind: str, theme: str, visited: Visited):
     assert visited(ALL[kind], theme).faults == []

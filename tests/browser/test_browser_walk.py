@@ -49,6 +49,7 @@ def tasks_with(verdict: Verdict) -> list[str]:
     return [name for name in TASKS if name in with_it]
 
 
+@pytest.mark.slow
 def test_from_the_runs_to_an_attempt_to_its_parent_and_back(tab: OPEN, report: Path):
     walk = tab(report)
     page = walk.page
@@ -66,6 +67,7 @@ def test_from_the_runs_to_an_attempt_to_its_parent_and_back(tab: OPEN, report: P
     walk.arrive(paths.task_page(MODELLED, "softmax"))
 
 
+@pytest.mark.slow
 def test_every_address_of_a_page_leads_to_a_page_that_is_there(report: Path, tab: OPEN):
     walk = tab(report)
     seen: set[str] = set()
@@ -78,6 +80,7 @@ def test_every_address_of_a_page_leads_to_a_page_that_is_there(report: Path, tab
     assert len(seen) > 30
 
 
+@pytest.mark.slow
 def test_a_step_of_the_funnel_filters_the_matrix(tab: OPEN, report: Path):
     page = tab(report, RUN).page
     shows(page, *TASKS)
@@ -86,6 +89,7 @@ def test_a_step_of_the_funnel_filters_the_matrix(tab: OPEN, report: Path):
     shows(page, *tasks_with(Verdict.OK))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("viewport", [DESKTOP, PHONE], ids=["desk", "phone"])
 def test_a_press_that_lasts_while_charts_come_near_is_still_a_click(viewport: dict[str, int], tab: OPEN, report: Path):
     """The control for the numbers of a chart is below it."""
@@ -108,6 +112,7 @@ def test_a_press_that_lasts_while_charts_come_near_is_still_a_click(viewport: di
     assert numbers.bounding_box()["y"] == box["y"]
 
 
+@pytest.mark.slow
 def test_charts_that_were_hidden_meanwhile_come_back_as_wide_as_their_place(tab: OPEN, report: Path):
     page = tab(report, paths.run_page(MEASURED), viewport=DESKTOP).page
     first, second = (page.locator("[role=tablist]").first.get_by_role("tab").nth(at) for at in (0, 1))
@@ -135,6 +140,7 @@ def drawn_wide(page: Page) -> None:
     }""")
 
 
+@pytest.mark.slow
 def test_filters_leave_the_rows_that_fit(tab: OPEN, report: Path):
     page = tab(report, RUN).page
     page.select_option("form[data-filters] [name=verdict]", "WRONG")
@@ -149,6 +155,7 @@ def test_filters_leave_the_rows_that_fit(tab: OPEN, report: Path):
     shows(page, *TASKS)
 
 
+@pytest.mark.slow
 def test_a_permalink_restores_the_filter(tab: OPEN, report: Path):
     page = tab(report, RUN).page
     page.fill("form[data-filters] [name=q]", "cumsum")
@@ -164,6 +171,7 @@ def test_a_fragment_that_means_nothing_does_no_harm(fragment: str, tab: OPEN, re
     shows(page, *TASKS)
 
 
+@pytest.mark.slow
 def test_a_heading_sorts_by_value(tab: OPEN, report: Path):
     page = tab(report, paths.run_page(MEASURED)).page
     table = page.locator("table.data").filter(has=page.locator("th[data-key=time_us]")).first
@@ -183,6 +191,7 @@ def test_a_heading_sorts_by_value(tab: OPEN, report: Path):
         assert values() == sorted(unsorted, reverse=order == "descending")
 
 
+@pytest.mark.slow
 def test_the_theme_stays_after_a_reload(tab: OPEN, report: Path):
     page = tab(report, color_scheme="light").page
     paper = "getComputedStyle(document.body).backgroundColor"
@@ -205,6 +214,7 @@ def test_a_theme_that_is_none_is_not_taken(tab: OPEN, report: Path):
     assert page.locator("button.theme").text_content() == "Theme: auto"
 
 
+@pytest.mark.slow
 def test_a_keyboard_is_enough(tab: OPEN, report: Path):
     page = tab(report, RUN).page
     page.keyboard.press("Tab")
@@ -246,6 +256,7 @@ def test_paper_shows_everything_dark_on_white(tab: OPEN, report: Path):
     assert page.locator("table.matrix tbody tr").first.is_visible()
 
 
+@pytest.mark.slow
 def test_one_file_is_walked_by_its_fragments(tab: OPEN, report_file: Path):
     from playwright.sync_api import expect
 
@@ -265,6 +276,7 @@ def test_one_file_is_walked_by_its_fragments(tab: OPEN, report_file: Path):
     assert set(walk.heard.requests) - {"data:,"} == {url for url in walk.heard.requests if report_file.name in url}
 
 
+@pytest.mark.slow
 def test_one_file_is_walked_without_scripts_too(tab: OPEN, report_file: Path):
     from playwright.sync_api import expect
 

@@ -98,8 +98,6 @@ def test_figures_that_are_made_up_are_found(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.all_cases("figures that are made up are found, above; only the products of a T4 have other code")
-@pytest.mark.slow
 @pytest.mark.parametrize("key", ["h100", "a100", "rtx-4090", "t4"])
 @pytest.mark.usefixtures("warm_zygotes")
 def test_figures_of_known_cards_are_found(key: str) -> None:
@@ -166,6 +164,7 @@ def test_no_runs_are_refused(runs: int) -> None:
         calibrate("emulated:h100", runs=runs)
 
 
+@pytest.mark.slow
 def test_a_measured_calibration_has_intervals_and_keeps_published_peaks(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -264,6 +264,7 @@ def check_step(plan: ResolvedPlan, step: Step, touched: set[str], written: set[s
                 assert 0 <= arg.offset_bytes <= plan.buffers[arg.buffer].nbytes
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(statements, statements)
 def test_any_plan_from_the_grammar_resolves_or_is_refused(lines: list[str], helper: list[str]) -> None:
@@ -272,6 +273,7 @@ def test_any_plan_from_the_grammar_resolves_or_is_refused(lines: list[str], help
     outcome(text + "    k[1, 32](x, out)\n    return out\n")
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(statements, statements, st.sampled_from(["prepared", "*prepared", "prepared[0]"]))
 def test_any_setup_from_the_grammar_resolves_or_is_refused(setup: list[str], lines: list[str], read: str) -> None:
@@ -282,6 +284,7 @@ def test_any_setup_from_the_grammar_resolves_or_is_refused(setup: list[str], lin
     outcome(text + f"    k[1, 32](x, out, {read})\n    return out\n")
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(expressions)
 def test_any_expression_from_the_grammar_resolves_or_is_refused(expression: str) -> None:
@@ -300,6 +303,7 @@ TOKENS = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(max_examples=600, deadline=None)
 @given(st.sampled_from(VALID), st.integers(0, 2**32), st.integers(1, 6))
 def test_any_mutation_of_a_valid_plan_resolves_or_is_refused(text: str, seed: int, edits: int) -> None:
@@ -324,6 +328,7 @@ def test_the_valid_plans_are_valid(text: str) -> None:
     assert isinstance(outcome(text), ResolvedPlan)
 
 
+@pytest.mark.slow
 def test_memory_stays_small_whatever_a_plan_builds() -> None:
     """The largest values a plan can hold, each made as often as its steps allow."""
     resource = pytest.importorskip("resource")

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow  # each starts the oracle's process, which imports torch
-
 FILE = """
 import torch
 import torch.nn as nn

@@ -16,6 +16,7 @@ LAYERS = "self.layers = nn.ModuleList(nn.Sequential(nn.LayerNorm(32), nn.Linear(
 FORWARD = "for layer in self.layers:\n    x = layer(x)\nreturn x"
 
 
+@pytest.mark.slow
 def test_the_command_shows_groups_and_keeps_the_digests_of_the_files(cli, tmp_path: Path) -> None:
     """The model is constructed for real, in a second process: its file registers an operator, which works once."""
     text = model_text(FORWARD, "torch.randn(4, 16, 32).half()", f"{LAYERS}\nself.half()")

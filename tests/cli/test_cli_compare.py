@@ -25,6 +25,7 @@ def runs(journalled: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
     return golden("measured-a").run.id, golden("measured-b").run.id
 
 
+@pytest.mark.slow
 def test_every_format_says_the_same(cli, runs, tmp_path: Path):
     a, b = runs
     view = cli("compare", a, b, "--json").json()

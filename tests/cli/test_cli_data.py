@@ -67,6 +67,7 @@ def results(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_each_kind_of_a_run_is_written_with_its_card(results: Path) -> None:
     counts = {}
     for kind in ("sft", "dpo", "kto", "trajectories"):
@@ -123,6 +124,7 @@ def test_without_reasoning_there_is_nothing_to_curate(results: Path) -> None:
     assert "no trace to choose from" in str(done.exception)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_is_refused_and_nothing_is_written(results: Path) -> None:
     words = ["--results", str(results)]
     with pytest.raises(UsageError, match="nothing to write as grpo"):
@@ -296,6 +298,7 @@ def settings(kind: Any, folder: Path, **changes: Any) -> Any:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 @pytest.mark.parametrize("kind", ["sft", "dpo"])
 def test_trl_trains_on_what_is_written(results: Path, kind: str) -> None:

@@ -16,6 +16,7 @@ from tests.cli.conftest import Done
 needs_cc = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler `cc`")
 
 
+@pytest.mark.slow
 @needs_cc
 def test_each_pair_has_a_row_in_both_directions_and_the_folder_is_gone_on_with(
     cli: Callable[..., Done], tmp_path: Path

@@ -112,6 +112,7 @@ def opens(used: list[str]) -> Callable[..., object]:
     return note
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["serve", "mcp", "prompts", "eval", "eval --lane modelnew"])
 def test_a_command_falls_back_and_says_so_once(
     command: str, gpus: Gpus, cli: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path
@@ -139,6 +140,7 @@ def test_a_command_falls_back_and_says_so_once(
     assert len(gpus.opened) == opened, "the command that uses a named device opens it"
 
 
+@pytest.mark.slow
 def test_a_server_has_every_gpu_where_one_starts(gpus: Gpus, cli: Callable[..., Any], monkeypatch) -> None:
     used: list[str] = []
     monkeypatch.setattr("kernelforge.cli.serve._engine", lambda name, address, device, **options: opens(used)(device))

@@ -240,6 +240,7 @@ conduct(work, run.config, store, results, display=Display.FULL)
 """
 
 
+@pytest.mark.slow
 def test_on_a_terminal_of_24_rows_a_run_is_drawn_in_place_and_gives_the_terminal_back(
     start: Callable[..., subprocess.Popen[str]],
 ) -> None:

@@ -14,7 +14,6 @@ from kernelforge.cli.doctor import gpu, host
 from kernelforge.cli.doctor.checks import Check, ProbeResult, probe_python
 
 
-@pytest.mark.slow
 def test_doctor_reports_every_part(cli, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-canary-not-to-be-shown")
     monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)

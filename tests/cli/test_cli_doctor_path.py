@@ -78,6 +78,7 @@ def statuses(stages: dict[str, Stage]) -> list[str]:
     return [stage.status for stage in stages.values()]
 
 
+@pytest.mark.slow
 def test_a_gpu_passes_every_stage_and_lacks_what_runs_can_do_without(tried, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/usr/bin")  # without ncu
     stages = tried()
@@ -119,6 +120,7 @@ def unloadable(workshop: GpuWorkshop) -> None:
     workshop.device.open = bare  # type: ignore[method-assign]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("factory", "spoil", "fails", "why"),
     [
@@ -145,6 +147,7 @@ def test_the_first_stage_that_fails_is_named_and_no_later_one_is_tried(tried, fa
     assert "\n" not in check.detail
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("warm_zygotes")
 def test_the_emulated_device_passes_its_stages() -> None:
     stages = try_device("emulated:h100")

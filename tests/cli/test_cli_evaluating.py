@@ -12,8 +12,6 @@ from kernelforge.evaluation.evaluator import EvaluationResult
 from kernelforge.records import UNCOMPARED
 from tests.support.factories import make_evaluation, uncompared_evaluation
 
-pytestmark = pytest.mark.slow  # each starts the oracle's process, which imports torch
-
 
 def test_a_reply_without_code_is_a_verdict_and_exit_code_1(cli, tmp_path: Path):
     (tmp_path / "reply.md").write_text("I would rather not.")
@@ -37,6 +35,7 @@ def test_ok_without_the_full_size_is_no_success(cli, tmp_path: Path, monkeypatch
     assert (UNCOMPARED in done.out) == (not compared)
 
 
+@pytest.mark.slow
 def test_a_run_journals_what_show_and_eval_then_read(cli, tmp_path: Path):
     done = cli("run", "--task", "transpose", "--rounds", "1", "--seed", "1")
     assert done.code == 0, done.err
@@ -64,6 +63,7 @@ def test_the_facts_of_a_task_are_shown(cli):
     assert "class Model" in done.out
 
 
+@pytest.mark.slow
 def test_the_floor_of_a_task_is_its_bytes_at_each_gpus_bandwidth(cli):
     detail = json.loads(cli("tasks", "show", "matmul", "--json").out)
     full = next(size for size in detail["facts"]["sizes"] if size["size"] == "full")
@@ -80,6 +80,7 @@ def test_the_floor_of_a_task_is_its_bytes_at_each_gpus_bandwidth(cli):
     assert json.loads(cli("tasks", "show", "matmul", "--no-facts", "--json").out)["floors"] == []
 
 
+@pytest.mark.slow
 def test_launches_of_pytorch_are_predicted_with_the_batch_from_which_on_the_gpu_is_slower(cli):
     detail = json.loads(cli("tasks", "show", "level1/batch_norm", "--json").out)
     rows = {row["title"]: row for row in detail["launches"]}
@@ -100,6 +101,7 @@ def test_launches_of_pytorch_are_predicted_with_the_batch_from_which_on_the_gpu_
     assert "predicted" in text
 
 
+@pytest.mark.slow
 def test_the_time_of_pytorch_is_shown_where_it_was_published_or_predicted(cli):
     rows = {row["title"]: row for row in json.loads(cli("tasks", "show", "level1/relu", "--json").out)["baselines"]}
     measured, predicted = rows["NVIDIA H100 SXM5 80 GB"], rows["NVIDIA T4 16 GB"]

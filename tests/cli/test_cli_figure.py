@@ -28,6 +28,7 @@ def figure(cli: Callable[..., Any], results: Path) -> Callable[..., Any]:
 MODELLED, MEASURED, OTHER = (golden(name).run.id for name in ("modelled", "measured-a", "measured-c"))
 
 
+@pytest.mark.slow
 def test_a_figure_is_written_in_the_form_that_the_name_of_the_file_says(figure: Any, tmp_path: Path) -> None:
     done = figure("fast-p", MEASURED, "--output", "curve.svg", "--width", "500", "--bare")
     assert (done.code, done.out) == (0, "")
@@ -45,6 +46,7 @@ def test_the_list_names_what_can_be_drawn_and_why_the_rest_cannot(figure: Any) -
     assert all(name in text for name in listed)
 
 
+@pytest.mark.slow
 def test_tasks_attempts_pairs_and_boards_have_figures_of_their_own(figure: Any) -> None:
     task = golden("measured-a").run.config.tasks[0]
     for what, name in (

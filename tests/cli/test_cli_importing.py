@@ -87,6 +87,7 @@ def test_import_lists_and_writes_what_there_is(runner: CliRunner, tmp_path: Path
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_import_evaluates_with_the_same_oracle(runner: CliRunner, tmp_path: Path) -> None:
     arguments = ["cuda-l1", str(rows(tmp_path / "a.json")), "--evaluate", "--small", "N=5", "--json"]
     result = runner.invoke(import_app, arguments)

@@ -34,7 +34,6 @@ def test_a_model_new_class_is_checked_with_torch(cli, candidate: str) -> None:
     assert "seen in line 7: torch.softmax(...) (torch_computation_ops)" in done.out
 
 
-@pytest.mark.slow
 def test_a_wrong_class_leaves_with_1_and_earns_no_reward(cli, candidate: str, tmp_path: Path) -> None:
     (tmp_path / candidate).write_text(RIGHT.replace("dim=1", "dim=0"))
     done = cli("eval", candidate, "--task", "softmax", "--lane", "modelnew", "--device", "cpu", "--json")
@@ -109,6 +108,7 @@ def test_a_setting_that_makes_no_sense_is_named(cli, setting: str, message: str)
     assert message in done.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["refine", "evolve"])
 def test_every_strategy_takes_the_metrics_that_agents_see(cli, strategy: str) -> None:
     run = ("run", "--strategy", strategy, "--device", "emulated:h100", "--task", "softmax", "--dry-run")

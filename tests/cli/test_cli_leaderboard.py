@@ -25,6 +25,7 @@ def golden_results(journalled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KERNELFORGE_RESULTS", str(journalled))
 
 
+@pytest.mark.slow
 def test_from_a_run_to_a_board(cli, golden_results, tmp_path: Path):
     from tests.report.golden.golden_runs import golden
 
@@ -45,6 +46,7 @@ def test_from_a_run_to_a_board(cli, golden_results, tmp_path: Path):
     assert cli("leaderboard", "schema").out == (tmp_path / "board" / "entry.schema.json").read_text()
 
 
+@pytest.mark.slow
 def test_check_tells_a_board_that_is_out_of_date(cli, tmp_path: Path):
     (tmp_path / "entries").mkdir()
     (tmp_path / "entries" / "a.json").write_bytes(ENTRY.read_bytes())
@@ -56,6 +58,7 @@ def test_check_tells_a_board_that_is_out_of_date(cli, tmp_path: Path):
     assert cli("leaderboard", "build", "--output", ".", "--check").code == 0
 
 
+@pytest.mark.slow
 def test_a_bad_entry_is_one_line_and_leaves_the_board_alone(cli, tmp_path: Path):
     (tmp_path / "bad.json").write_text(ENTRY.read_text().replace('"by": "KernelForge"', '"by": "Mallory"'))
     done = cli("leaderboard", "build", str(ENTRY), "bad.json", "--output", "board")

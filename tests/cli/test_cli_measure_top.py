@@ -16,7 +16,6 @@ from tests.run.software_gpus import FAST, OPENING, SLOWER, SoftwareWorkshop, in_
 from tests.support.llm_server import FakeLLM
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.usefixtures("own_leases"),
     pytest.mark.skipif(select_tier().tier == "none", reason="no jail tier works on this machine"),
 ]
@@ -43,6 +42,7 @@ def options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[st
 MEASURE = ("--device", "cuda:0", "--measure", "precision=0.9", "--measure", "seconds=0.1")
 
 
+@pytest.mark.slow
 def test_an_estimate_says_how_many_would_be_measured(
     cli: Callable[..., Any], pools: list[SoftwareWorkshop], options: list[str]
 ) -> None:
@@ -55,7 +55,6 @@ def test_an_estimate_says_how_many_would_be_measured(
     assert "measured" not in cli(*options, *MEASURE, "--dry-run").out
 
 
-@pytest.mark.all_cases("test_run_measure_top.py measures, test_correction.py corrects, tests/report shows both")
 def test_what_was_predicted_stands_by_what_was_measured_and_corrects_the_next_run(
     cli: Callable[..., Any], pools: list[SoftwareWorkshop], options: list[str], tmp_path: Path
 ) -> None:

@@ -14,8 +14,6 @@ from tests.run.run_helpers import quick_config, run_in, small_core
 from tests.support.ssh_host import SshHost, reachable_host
 from tests.workers.engine_orders import all_gone, family_of
 
-pytestmark = pytest.mark.slow
-
 CLASS = """
 import torch
 
@@ -38,6 +36,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshHost]:
         assert all_gone(family_of(*there.pids))
 
 
+@pytest.mark.slow
 def test_a_class_runs_there_in_a_jail(cli, host: SshHost, tmp_path: Path) -> None:
     secret = host.home / "secret"
     secret.write_text("of that machine's user")
@@ -66,7 +65,6 @@ def test_a_device_there_that_runs_no_class_is_refused(
     assert why in done.err
 
 
-@pytest.mark.all_cases("test_mcp_remote.py compares the prompt of a task there, too, with the one here")
 def test_a_prompt_is_that_of_a_device_here(cli, host: SshHost) -> None:
     near, there = (
         cli("prompts", "show", "repair", "--suite", small_core(), "--task", "swish", "--device", device)
@@ -76,7 +74,6 @@ def test_a_prompt_is_that_of_a_device_here(cli, host: SshHost) -> None:
     assert there.out == near.out
 
 
-@pytest.mark.all_cases("tests/leaderboard/test_verification.py verifies, and test_run_remote.py evaluates there")
 def test_an_entry_is_verified_there(cli, host: SshHost, tmp_path: Path) -> None:
     run_in(tmp_path, quick_config(tasks=("swish",), device="emulated:h100", budget=Budget(rounds=1)))
     written = cli("leaderboard", "entry", "latest", "--by", "Ann", "--output", "e.json", "--results", str(tmp_path))

@@ -12,6 +12,7 @@ def one_tile(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kernelforge.tiles.products.TILES", TILES[3:4])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_tile")
 def test_the_table_and_the_json_have_the_same(cli):
     done = cli("predict", "256", "128", "64", "--device", "emulated:a100")

@@ -65,6 +65,7 @@ def test_show_a_candidate_as_eval_reads_it(cli):
     assert "k[2, BLOCK]" in candidate.plan
 
 
+@pytest.mark.slow
 def test_what_was_said_can_be_searched(cli):
     lines = cli("show", "newer", "--find", "```CUDA", "--json").json()["lines"]
     assert len({item["attempt"] for item in lines}) == len(lines) == 11
@@ -125,6 +126,7 @@ def test_bad_input_is_one_clear_message_and_exit_code_2(cli, arguments, words):
     assert done.out == ""
 
 
+@pytest.mark.slow
 def test_the_leaderboard_in_every_format(cli, tmp_path: Path):
     terminal = cli("leaderboard", "show")
     assert "emulated:h100 · suite core" in terminal.out
@@ -163,6 +165,7 @@ def test_export_to_a_bad_place_leaves_nothing(cli, tmp_path: Path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "results"]
 
 
+@pytest.mark.slow
 def test_export_to_a_full_disk_is_one_clear_message(start):
     if not Path("/dev/full").exists():
         pytest.skip("this system has no /dev/full")
@@ -173,6 +176,7 @@ def test_export_to_a_full_disk_is_one_clear_message(start):
     assert output == "error: No space left on device\n"
 
 
+@pytest.mark.slow
 def test_a_reader_that_leaves_early_is_no_error(start):
     process = start("-m", "kernelforge.cli.main", "export", "all")
     assert process.stdout.read(10).startswith('{"version"')
@@ -190,6 +194,7 @@ def test_nothing_hostile_reaches_the_terminal(cli, reference):
         assert bad not in done.out
 
 
+@pytest.mark.slow
 def test_colours_stay_away_from_pipes_and_from_no_color(cli, monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
@@ -201,6 +206,7 @@ def test_colours_stay_away_from_pipes_and_from_no_color(cli, monkeypatch):
     assert "\x1b" not in cli("show").out
 
 
+@pytest.mark.slow
 def test_a_results_folder_without_a_database_says_how_to_begin(cli, tmp_path: Path):
     for verb in (["show"], ["leaderboard", "show"], ["export"], ["resume"]):
         done = cli(*verb, "--results", "elsewhere")

@@ -112,6 +112,7 @@ def test_two_runs_are_told_apart_though_their_ids_hold_dots(store: Store) -> Non
             pair(text)
 
 
+@pytest.mark.slow
 def test_every_verb_that_names_an_attempt_takes_such_an_id(cli, tmp_path: Path) -> None:
     with Store.open(tmp_path / "results" / "kernelforge.db") as opened:
         for number, name in enumerate(("team/run-1", "team/run-2")):

@@ -64,6 +64,7 @@ conduct(work, run.config, store, results, display=Display.NONE if mode == "quiet
 """
 
 
+@pytest.mark.slow
 def test_a_run_in_a_pipe_is_a_line_per_attempt_and_a_summary(start):
     process = start("-c", ENGINE, "all")
     out, err = process.communicate()
@@ -87,6 +88,7 @@ def test_a_run_in_a_pipe_is_a_line_per_attempt_and_a_summary(start):
     ]
 
 
+@pytest.mark.slow
 def test_a_quiet_run_prints_its_summary_alone(start):
     out, _ = start("-c", ENGINE, "quiet").communicate()
     assert not re.search(r"^softmax \d\d ", out, re.M)
@@ -102,6 +104,7 @@ def wait_for(stream: io.TextIOBase, text: str) -> str:
     return seen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_first_interrupt_drains_and_says_how_to_go_on(start, tmp_path: Path, number: signal.Signals):
     process = start("-c", ENGINE, "wait")
@@ -118,6 +121,7 @@ def test_the_first_interrupt_drains_and_says_how_to_go_on(start, tmp_path: Path,
         assert len(store.attempts("r1")) == 4
 
 
+@pytest.mark.slow
 def test_the_second_interrupt_aborts_with_130(start):
     process = start("-c", ENGINE, "hang")
     wait_for(process.stdout, "hanging")
@@ -130,6 +134,7 @@ def test_the_second_interrupt_aborts_with_130(start):
     assert "Traceback" not in err
 
 
+@pytest.mark.slow
 def test_a_run_whose_model_fails_is_summed_up_and_leaves_with_1(start):
     process = start("-c", ENGINE, "fail")
     out, err = process.communicate()
@@ -139,6 +144,7 @@ def test_a_run_whose_model_fails_is_summed_up_and_leaves_with_1(start):
     assert "kernelforge resume r1" in out
 
 
+@pytest.mark.slow
 def test_an_error_of_the_engine_says_what_is_kept_and_how_to_go_on(start, tmp_path: Path):
     process = start("-c", ENGINE, "break")
     _, err = process.communicate()
@@ -163,6 +169,7 @@ def test_next_commands_name_the_results_folder_and_come_without_a_best(tmp_path:
     assert f"--results {tmp_path / 'x'}" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_gpu_that_does_not_start_gives_way_to_the_emulated_device_with_a_word(cli, monkeypatch: pytest.MonkeyPatch):
     from kernelforge import devices
     from kernelforge.devices.cuda.device import CudaDevice
@@ -223,6 +230,7 @@ __global__ void swish(const float* x, float* out, int n) {
 """
 
 
+@pytest.mark.slow
 def test_a_run_is_started_from_a_file_and_compared_with_it(cli, tmp_path: Path):
     (tmp_path / "mine.cu").write_text(KERNEL)
     where = ("--suite", small_core(), "--task", "swish", "--device", "emulated:h100", "--seed", "5", "--no-tune")
@@ -238,6 +246,7 @@ def test_a_run_is_started_from_a_file_and_compared_with_it(cli, tmp_path: Path):
     assert cli("show", "latest/swish/0", "--json").json()["start"]["attempt"] == f"{first['a'].split(',')[0]}/swish/00"
 
 
+@pytest.mark.slow
 def test_a_start_that_is_none_ends_the_command_before_anything_is_written(cli, tmp_path: Path):
     (tmp_path / "notes.txt").write_text("no kernel")
     where = ("run", "--suite", small_core(), "--device", "emulated:h100")

@@ -32,6 +32,7 @@ def stored(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_chosen_metrics_are_printed_and_written_for_a_run(cli, stored: Path) -> None:
     command = ("select-metrics", "--results", str(stored), "--percentile", "92")
     done = cli(*command, "--output", "chosen.metrics")

@@ -21,6 +21,7 @@ def command() -> tuple[str, ...]:
     return "splice", "net.py:make_model", "--inputs", "make_inputs"
 
 
+@pytest.mark.slow
 def test_the_gain_of_the_model_stands_with_the_speedup_of_the_kernel(
     cli, command: tuple[str, ...], norm_package: Callable[..., Path]
 ) -> None:
@@ -36,6 +37,7 @@ def test_the_gain_of_the_model_stands_with_the_speedup_of_the_kernel(
     assert package.graph == result.graph
 
 
+@pytest.mark.slow
 def test_an_operator_that_is_a_little_wrong_is_refused_with_its_error(
     cli, command: tuple[str, ...], norm_package: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -71,6 +71,7 @@ def test_help_loads_nothing_heavy(start, arguments):
     assert "kernelforge" in out
 
 
+@pytest.mark.slow
 def test_a_command_opens_results_without_pandas_and_hides_it_from_nobody_else(start, tmp_path):
     script = (
         "import sys\nfrom kernelforge.cli.main import main\n"
@@ -82,6 +83,7 @@ def test_a_command_opens_results_without_pandas_and_hides_it_from_nobody_else(st
     assert out == "True False\n", err
 
 
+@pytest.mark.slow
 def test_reports_load_neither_torch_nor_the_evaluator_of_c_functions(start):
     script = (
         "import sys\nimport kernelforge.report.html.writer, kernelforge.report.terminal.translation\n"

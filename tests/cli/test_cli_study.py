@@ -26,7 +26,7 @@ OPENMP = "#pragma omp parallel for\n"
 ONE = ("study", "codex", "--kernel", "axpy", "--model", "openmp", "--hint", "function", "--device", "emulated:h100")
 
 
-@pytest.mark.all_cases("tests/study judges codes of every model and level; the next tests replay and stop studies")
+@pytest.mark.slow
 @needs_cc
 def test_the_shipped_transcript_has_every_level(cli: Cli) -> None:
     replay = ("--coder", f"replay:{TRANSCRIPT}", "--hint", "none", "--device", "emulated:h100")
@@ -51,6 +51,7 @@ def test_the_shipped_transcript_has_every_level(cli: Cli) -> None:
     assert all(row["form"] if row["verdict"] == "right" else row["reason"] for row in rows)
 
 
+@pytest.mark.slow
 @needs_cc
 def test_a_hosted_model_is_asked_with_the_prompt_alone_and_a_stopped_study_goes_on(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
@@ -84,6 +85,7 @@ def test_a_hosted_model_is_asked_with_the_prompt_alone_and_a_stopped_study_goes_
     assert "| AXPY OpenMP function | 3 | 1 | 1 | 1 | 0 | 0 | 0.25 | novice |" in done.out
 
 
+@pytest.mark.slow
 @needs_cc
 def test_a_spent_budget_ends_the_calls_and_keeps_what_was_bought(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "test-key")

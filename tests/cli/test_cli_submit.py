@@ -164,6 +164,7 @@ def test_a_server_that_refuses_is_one_line(
     assert message in done.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_ctrl_c_and_sigterm_cancel_what_has_not_ended(
     start: Callable[..., subprocess.Popen[str]], server: ProtocolServer, tmp_path: Path, number: int, code: int

@@ -38,6 +38,7 @@ def small_suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(folder)
 
 
+@pytest.mark.slow
 @needs_cc
 def test_a_timed_function_has_verdict_protocol_and_speedups(cli: Callable[..., Done], small_suite: str) -> None:
     file, task = f"{small_suite}/heat_step.c", f"{small_suite}/heat_step.py"
@@ -59,6 +60,7 @@ def test_a_timed_function_has_verdict_protocol_and_speedups(cli: Callable[..., D
     assert (timing["absent"], timing["budget_s"]) == ({}, 1e-3)
 
 
+@pytest.mark.slow
 @needs_cc
 def test_a_wrong_function_has_no_time(cli: Callable[..., Done], small_suite: str) -> None:
     file, task = Path(small_suite, "heat_step.c"), f"{small_suite}/heat_step.py"
@@ -71,6 +73,7 @@ def test_a_wrong_function_has_no_time(cli: Callable[..., Done], small_suite: str
     assert (evaluation["verdict"], evaluation["stage"], evaluation["performance"]) == ("WRONG", "small", None)
 
 
+@pytest.mark.slow
 @needs_cc
 def test_translations_are_timed_and_their_table_has_a_row_for_each(
     cli: Callable[..., Done], small_suite: str, monkeypatch: pytest.MonkeyPatch
@@ -91,6 +94,7 @@ def test_translations_are_timed_and_their_table_has_a_row_for_each(
         assert sum(cell.endswith("x)") for cell in row) == 2, row  # over the suite's C, and over PyTorch
 
 
+@pytest.mark.slow
 @needs_cc
 def test_the_shipped_transcript_has_every_task_and_can_be_replayed(cli: Callable[..., Done]) -> None:
     recording = Path(__file__).parents[2] / "results" / "reference" / "translate-openmp.jsonl"
@@ -101,6 +105,7 @@ def test_the_shipped_transcript_has_every_task_and_can_be_replayed(cli: Callable
     assert "run_lengths 1/1: OK" in done.err
 
 
+@pytest.mark.slow
 @needs_cc
 def test_rows_hold_prompt_reply_and_verdict_though_a_later_call_fails(
     cli: Callable[..., Done], monkeypatch: pytest.MonkeyPatch

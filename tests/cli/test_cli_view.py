@@ -18,6 +18,7 @@ from kernelforge.utils.shell_hints import install_hint
 Start = Callable[..., "subprocess.Popen[str]"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "words", "runs"),
     [(signal.SIGINT, [], {"older", "newer"}), (signal.SIGTERM, ["older"], {"older"})],

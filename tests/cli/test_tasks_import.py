@@ -22,8 +22,6 @@ from kernelforge.tasks import load_suite
 from kernelforge.tasks.loaders import NotLoaded
 from tests.support import kernelbench_files as files
 
-pytestmark = pytest.mark.slow
-
 HUNG = "level3/2_Hangs.py"
 PACKAGE = "level3/3_Package.py"
 ALL = (
@@ -77,6 +75,7 @@ def imported(
         yield Workplace(folder, code, output)
 
 
+@pytest.mark.slow
 def test_every_file_is_a_task_or_one_line_with_a_reason(imported: Workplace) -> None:
     assert imported.code == 0
     lines = imported.printed.splitlines()
@@ -167,6 +166,7 @@ def test_where_nothing_can_be_used_nothing_is_written(imported: Workplace) -> No
     assert not output.exists()
 
 
+@pytest.mark.slow
 def test_mistakes_are_one_line(imported: Workplace, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, output in [
         ((imported.checkout, "--output", str(imported.folder)), "not empty, and no suite that was written here"),
@@ -202,7 +202,7 @@ def test_what_does_not_end_and_what_a_package_would_cure_is_not_kept(imported: W
     assert not any("does not end" in text or "No module named" in text for text in kept)
 
 
-@pytest.mark.all_cases("the files are imported above; tests/evaluation/test_shrinking_shipped.py has the search")
+@pytest.mark.slow
 def test_two_imports_are_equal_byte_for_byte_though_one_of_them_has_to_share_its_cores(
     imported: Workplace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,6 +13,7 @@ from tests.support.protocol_server import TASK, ProtocolServer
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "client.md"
 
 
+@pytest.mark.slow
 def test_the_examples_on_the_page_run(
     server: ProtocolServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

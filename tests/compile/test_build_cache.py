@@ -100,6 +100,7 @@ def test_a_folder_that_takes_nothing_still_gives_the_build(counted, tmp_path):
     assert counted.build(KERNEL, ["k"]).build.cached, "it is kept in memory"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.getuid() != 0, reason="mounting a full disk needs root")
 def test_a_full_disk_still_gives_the_build(tmp_path):
     script = f"""
@@ -132,6 +133,7 @@ def test_threads_that_ask_for_the_same_build_share_it(counted):
     assert sum(not result.build.cached for result in results) == 1
 
 
+@pytest.mark.slow
 def test_processes_that_ask_for_the_same_build_share_it(tmp_path):
     script = f"""
         from pathlib import Path

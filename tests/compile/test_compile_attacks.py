@@ -111,6 +111,7 @@ def test_a_bomb_hits_a_limit_and_the_next_build_works(jailed, cramped, bomb):
     assert isinstance(jailed.build(KERNEL + f"// {secrets.token_hex(4)}", ["k"]), Artifact)
 
 
+@pytest.mark.slow
 def test_a_build_that_hit_a_limit_is_tried_again(jailed, cramped):
     with cramped():
         first, second = (jailed.build(TEMPLATE_BOMB + "// again", ["k"]) for _ in range(2))

@@ -64,6 +64,7 @@ def test_template_instances_are_named_by_expression(compiler):
     assert symbols == ["_Z5scaleIfLi3EEvPT_", "_Z5scaleIdLi4EEvPT_"]
 
 
+@pytest.mark.slow
 def test_registers_shared_memory_spills_and_bounds_are_reported(compiler):
     source = """
     __global__ void __launch_bounds__(1024, 2) heavy(float* x) {
@@ -159,6 +160,7 @@ FEATURES = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", FEATURES)
 def test_device_libraries_compile_and_pass_the_gate(compiler, name):
@@ -274,6 +276,7 @@ def test_diagnostics_are_few_short_and_hold_no_path_of_this_machine(compiler):
     assert "/opt" not in text
 
 
+@pytest.mark.slow
 def test_an_error_inside_a_library_template_points_at_the_candidate_line(compiler):
     source = """#include <cooperative_groups.h>
     __global__ void k(float* x) {

@@ -228,6 +228,7 @@ def test_module_variables_of_the_candidate_are_reported(compiler):
     assert {message.split()[2].rstrip(":") for message in remarks} == {"table", "hidden", "calls"}
 
 
+@pytest.mark.slow
 def test_variables_of_headers_and_constants_are_not_reported(compiler):
     source = """
     #include <cuda/std/type_traits>

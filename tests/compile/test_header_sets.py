@@ -68,6 +68,7 @@ def file_of(compiler: Compiler, source: str) -> Path | None:
     return compiler.header_sets.file(headers, compiler._running_zygote("cuda").pid)
 
 
+@pytest.mark.slow
 def test_a_build_with_them_is_the_build_without(warm: Compiler) -> None:
     source = COOPERATIVE.format(note="compared", value="WIDTH")
     assert file_of(warm, source) is not None
@@ -123,6 +124,7 @@ def test_the_headers_are_those_before_anything_else(source: str, names: tuple[st
     assert headers.text.count("#include") == len(names)
 
 
+@pytest.mark.slow
 def test_without_the_zygote_that_made_them_they_are_made_again(warm: Compiler) -> None:
     zygote = warm._running_zygote("cuda")
     (before,) = warm.header_sets.folder.iterdir()

@@ -262,6 +262,7 @@ def load(compiler: Compiler, source: str, arch: str = "sm_90a") -> Device:
     return Device(built.ptx.decode())
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("arch", ["sm_90a", "sm_75"])
 def test_a_copy_in_cute_is_right(compiler: Compiler, cutlass: None, arch: str) -> None:
@@ -271,8 +272,6 @@ def test_a_copy_in_cute_is_right(compiler: Compiler, cutlass: None, arch: str) -
     assert np.array_equal(y, 2 * x)
 
 
-@pytest.mark.all_cases("copies in CuTe here; ldmatrix, mma and cp.async on the emulated device; the product of Hopper")
-@pytest.mark.slow
 def test_a_tiled_product_in_cute_is_right(open_warm: Callable[..., Compiler], cutlass: None) -> None:
     """To instantiate its templates takes a quarter of a minute of CPU time, and more on a busy machine."""
     compiler = open_warm(Compiler, None, limits=replace(COMPILE_LIMITS, wall_s=280, cpu_s=140))
@@ -301,6 +300,7 @@ def test_a_product_by_tensor_maps_and_warpgroups_in_cute_is_right(
     np.testing.assert_allclose(c, a.astype(np.float64) @ b.astype(np.float64).T, rtol=1e-5, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90a"])
 def test_asynchronous_copies_at_a_barrier_are_right(compiler: Compiler, arch: str) -> None:
@@ -310,6 +310,7 @@ def test_asynchronous_copies_at_a_barrier_are_right(compiler: Compiler, arch: st
     assert np.array_equal(y, x[:, ::-1])
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(4)
 @pytest.mark.parametrize("threads", [128, 32, 64])
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
@@ -320,6 +321,7 @@ def test_a_pipeline_that_reuses_its_stages_is_right(compiler: Compiler, arch: st
     np.testing.assert_allclose(y, x[:, ::-1].sum(0), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(8)
 @pytest.mark.parametrize("source", [BARRIER, PIPELINE], ids=["barrier", "pipeline"])
 @pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90a"])
@@ -399,12 +401,14 @@ def either(request: pytest.FixtureRequest, of_cuda: Callable[[int], Compiler]) -
     return of_cuda(request.param)
 
 
+@pytest.mark.slow
 def test_standard_headers_have_what_device_code_uses(either: Compiler) -> None:
     x, y = np.array([2, 3, 5], np.float32), np.zeros(3, np.float32)
     load(either, STANDARD).run(1, 1, x, y)
     assert y.tolist() == [5 + 4 + 3 * 2, 4 - 9, 12]
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("arch", ["sm_90a", "sm_75"])
 def test_cubs_own_header_has_the_parts_for_blocks(compiler: Compiler, arch: str) -> None:
@@ -414,6 +418,7 @@ def test_cubs_own_header_has_the_parts_for_blocks(compiler: Compiler, arch: str)
     assert np.array_equal(y[128:], np.sort(x))
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90a"])
 def test_groups_copy_and_scan(compiler: Compiler, arch: str) -> None:
@@ -431,6 +436,7 @@ def test_values_of_eight_bits_are_rounded_to_nearest(compiler: Compiler, arch: s
         assert np.array_equal(part, torch.from_numpy(x).to(dtype).float().numpy())
 
 
+@pytest.mark.slow
 def test_random_numbers_are_uniform_and_repeat(either: Compiler) -> None:
     if not any(wheel.extra.startswith("curand") for wheel in header_wheels(either.toolchain.major)):
         pytest.skip("cuRAND's headers are not installed: install the extra curand")
@@ -454,6 +460,7 @@ __global__ void k(long long* out) {
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clock", ["system_clock", "high_resolution_clock"])
 def test_the_clock_of_a_candidate_stands_still(compiler: Compiler, clock: str) -> None:
     """A clock that runs would tell a benchmark from a check."""
@@ -462,6 +469,7 @@ def test_the_clock_of_a_candidate_stands_still(compiler: Compiler, clock: str) -
     assert out.tolist() == [107, 0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "path",
     ["cuda/std/detail/../__cuda/chrono.h", "cuda/std/__cuda/../__cuda/chrono.h", "FOLDER/cuda/std/__cuda/chrono.h"],

@@ -137,6 +137,7 @@ def test_a_call_that_never_returns_leaves_its_loop(read) -> None:
 ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a")
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_instructions_are_those_that_nvdisasm_prints(compiler: Compiler, arch: str, tmp_path: Path) -> None:
@@ -215,6 +216,7 @@ def test_rare_opcodes_are_those_that_nvdisasm_prints(
     assert among <= names
 
 
+@pytest.mark.slow
 def test_every_name_that_has_a_pipe_can_be_decoded() -> None:
     names = set()
     for number, high, fours, form, capability in itertools.product(

@@ -55,6 +55,7 @@ def packages(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
     installed_toolchain.cache_clear()
 
 
+@pytest.mark.slow
 def test_every_architecture_that_nvrtc_knows_is_built_for(either: Compiler) -> None:
     supported = either.toolchain.architectures()
     assert len(supported) > 8
@@ -181,6 +182,7 @@ def test_headers_of_the_other_toolchain_are_out_of_reach(either: Compiler) -> No
             assert "cannot open source file" in built.errors[0].message
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", [task.name for task in shipped("core")])
 def test_suite_core_is_right_with_cuda_12(name: str, twelve: Compiler) -> None:

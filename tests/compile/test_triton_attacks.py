@@ -60,6 +60,7 @@ def host(action: str) -> str:
     return f"{SOURCE}\n{REPORT}\nreport(lambda: {action})\n"
 
 
+@pytest.mark.slow
 def test_the_report_of_an_attack_comes_back(attack):
     """Without this the other tests could pass because nothing ran."""
     assert "seen 42" in attack(host("f'seen {6 * 7}'"))

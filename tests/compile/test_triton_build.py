@@ -64,6 +64,7 @@ def error_of(result: Artifact | Build) -> str:
     return str(result.errors[0])
 
 
+@pytest.mark.slow
 def test_kernels_of_one_plan_are_one_module(compiler):
     launches = (
         launch_of(BLOCK=256),
@@ -165,6 +166,7 @@ def test_without_triton_the_build_fails_with_advice(compiler, monkeypatch):
     assert "Triton is not installed here: pip install" in error_of(built(compiler, launch_of()))
 
 
+@pytest.mark.slow
 def test_more_shared_memory_than_any_block_has_is_an_error(compiler):
     source = SOURCE + (
         "\n\n@triton.jit\ndef product(x, out, n, B: tl.constexpr):\n"
@@ -179,6 +181,7 @@ def test_more_shared_memory_than_any_block_has_is_an_error(compiler):
     assert "bytes of shared memory; the limit is 232,448" in error_of(result)
 
 
+@pytest.mark.slow
 def test_a_loop_that_unrolls_for_ever_hits_a_limit_and_the_next_build_works(compiler, monkeypatch):
     from dataclasses import replace
 

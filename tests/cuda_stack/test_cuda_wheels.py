@@ -19,7 +19,6 @@ from tests.test_packaging import REQUIRED_BY_TORCH_ON_PYPI, TORCH_ON_PYPI
 
 torch_cuda = importlib.util.find_spec("torch") and importlib.import_module("torch").version.cuda
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.skipif(not torch_cuda, reason="needs the CUDA build of torch: .ci/cuda-stack installs it"),
     pytest.mark.skipif(importlib.util.find_spec("cupy") is None, reason="needs cupy"),
     pytest.mark.skipif(bool(buildable()), reason=f"imitating a machine: {buildable()}"),

@@ -13,7 +13,7 @@ import pytest
 
 from tests.cuda_stack.machine import HERE, MACHINES, Machine, Outcome, buildable, run_in
 
-pytestmark = [pytest.mark.skipif(bool(buildable()), reason=f"imitating a machine: {buildable()}"), pytest.mark.slow]
+pytestmark = [pytest.mark.skipif(bool(buildable()), reason=f"imitating a machine: {buildable()}")]
 
 BY_NAME = {machine.name: machine for machine in MACHINES}
 ROLES = ("gpu-runner", "gpu-oracle", "gpu-modelnew")
@@ -27,6 +27,7 @@ def stages(name: str) -> tuple[dict[str, Any], Outcome]:
     return json.loads(outcome.output.splitlines()[-1]), outcome
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "name",
@@ -55,6 +56,7 @@ def test_the_tier_is_what_the_machine_allows() -> None:
     assert "no capabilities" in stages("Docker, no capabilities")[0]["gpu-runner"]["layers"]
 
 
+@pytest.mark.slow
 def test_a_machine_without_any_jail_refuses_in_a_sentence() -> None:
     reached, outcome = stages("Docker, no Landlock")
     assert reached["tier"] == "none"
@@ -63,6 +65,7 @@ def test_a_machine_without_any_jail_refuses_in_a_sentence() -> None:
     assert outcome.driver == (REACHED,), "the replay program holds no secret and needs no jail"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "machine",
     [
@@ -95,6 +98,7 @@ def test_compilers_can_move_files_between_folders_under_the_first_landlock() -> 
     )
 
 
+@pytest.mark.slow
 def test_without_a_proc_for_cuda_a_gpu_is_refused_in_a_sentence_and_the_rest_works() -> None:
     script = (
         "from kernelforge.sandbox import Zygote\n"

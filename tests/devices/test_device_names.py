@@ -243,6 +243,7 @@ def test_the_parent_side_of_a_gpu_loads_nothing_of_cuda() -> None:
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.slow
 def test_the_parent_side_never_loads_the_emulator() -> None:
     code = (
         "import sys\nfrom kernelforge.devices import make_device\nmake_device('emulated:h100').close()\n"

@@ -246,6 +246,7 @@ def test_what_needs_a_gpu_is_not_offered_on_the_cpu(name: str) -> None:
         baselines.arm(name, draws_of(reckoner, 1), 0)
 
 
+@pytest.mark.slow
 def test_compiled_code_is_kept_for_the_next_candidate() -> None:
     """A product alone needs no generated kernel, so this runs where there is no C++ compiler."""
     from torch._dynamo.utils import counters

@@ -32,8 +32,6 @@ from kernelforge.tasks import parse_task_file
 from tests.support.axpy import KERNEL, PLAN, REFERENCE, SIZES, axpy_task
 from tests.support.shipped_prompts import shipped
 
-pytestmark = pytest.mark.slow
-
 
 def task_of(full: dict[str, int], *listed: dict[str, float]) -> Task:
     """A task with a small size and hidden ones, from their constants."""
@@ -48,6 +46,7 @@ def drawn(task: Task, seeds: int = 200) -> list[dict[str, int]]:
     return [dict(size.constants) for seed in range(seeds) for size in drawn_sizes(task, seed)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "suite", ["core", "backward", "hpc", "level1", "level2", "level3", "llm", "low-precision", "papers"]
 )
@@ -91,6 +90,7 @@ def test_what_divides_a_constant_at_every_size_divides_it_here() -> None:
     assert {row["C"] for row in drawn_rows} == {2, 4, 8, 16, 32, 64}
 
 
+@pytest.mark.slow
 def test_what_holds_between_constants_holds_here() -> None:
     full = {"N": 64, "SAME": 64, "TWICE": 128, "MORE": 67, "PART": 16, "LESS": 63}
     rows = (
@@ -185,6 +185,7 @@ def statuses(evaluation: Evaluation) -> dict[str, str]:
 ONLY_LISTED = " || ".join(f"n == {size.constants.get('ROWS', 64) * size.constants.get('COLS', 96)}" for size in SIZES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_a_kernel_that_knows_every_listed_size_fails_at_the_drawn_one(evaluator: Evaluator, seed: int) -> None:
     source = KERNEL.replace("if (i < n)", f"if (i < n && ({ONLY_LISTED}))")
@@ -229,6 +230,7 @@ def test_a_reference_that_runs_at_no_drawn_size_leaves_it_out(workshop: Evaluato
     assert statuses(evaluation)[DRAWN_SIZE] == "skipped"
 
 
+@pytest.mark.slow
 def test_a_drawn_size_that_takes_many_times_the_work_of_the_listed_ones_is_left_out(workshop: EvaluatorPool) -> None:
     source = REFERENCE.replace("return x * 2 + y", "return x * 2 + y + 0 * (x @ ((x.T @ x) @ (x.T @ x)))")
     evaluator = workshop.evaluator(axpy_task(source))
@@ -244,6 +246,7 @@ def test_a_drawn_size_that_takes_many_times_the_work_of_the_listed_ones_is_left_
     assert statuses(evaluation)[DRAWN_SIZE] == "passed"
 
 
+@pytest.mark.slow
 def test_after_so_many_failures_at_hidden_sizes_not_even_how_is_told(evaluator: Evaluator) -> None:
     def failing(body: str) -> Evaluation:
         source = KERNEL.replace("    if (i < n)", f"    if (n == 5) {body}\n    if (i < n)")

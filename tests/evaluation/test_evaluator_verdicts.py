@@ -52,6 +52,7 @@ def refused(evaluator: Evaluator, verdict: Verdict, *words: str, source: str = K
     return evaluation.reason
 
 
+@pytest.mark.slow
 def test_a_good_candidate_passes_at_every_size_and_is_profiled(evaluator: Evaluator) -> None:
     evaluation, profile = run(evaluator)
     assert evaluation.verdict is Verdict.OK, evaluation.reason
@@ -181,6 +182,7 @@ def test_worst_errors_are_asked_of_every_run_that_is_compared(
     assert worst == {True}
 
 
+@pytest.mark.slow
 def test_reading_memory_before_writing_it_is_wrong(evaluator: Evaluator) -> None:
     # fminf ignores the NaN of the first poison, and the values of the second are too large for it.
     source = KERNEL.replace("out[i] = ", "out[i] = fminf(fmaxf(out[i], 0.0f), 1e-3f) + ")
@@ -189,6 +191,7 @@ def test_reading_memory_before_writing_it_is_wrong(evaluator: Evaluator) -> None
     refused(evaluator, Verdict.WRONG, "before", source=source)
 
 
+@pytest.mark.slow
 def test_each_draw_has_a_variation_that_its_poisons_share(
     evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -231,6 +234,7 @@ def test_a_kernel_name_the_source_lacks(evaluator: Evaluator) -> None:
     refused(evaluator, Verdict.BUILD, "saxpy", plan=PLAN.replace("axpy[", "saxpy["))
 
 
+@pytest.mark.slow
 def test_wrong_argument_count_and_type(evaluator: Evaluator) -> None:
     refused(evaluator, Verdict.BUILD, "axpy", plan=PLAN.replace(", i32(x.numel())", ""))
     refused(evaluator, Verdict.BUILD, "argument 4", plan=PLAN.replace("i32(", "i64("))
@@ -245,6 +249,7 @@ def test_two_terabytes_of_workspace(evaluator: Evaluator) -> None:
     refused(evaluator, Verdict.POLICY, "workspace", plan=plan)
 
 
+@pytest.mark.slow
 def test_an_infinite_loop_is_stopped(evaluator: Evaluator) -> None:
     source = KERNEL.replace("    if (i < n)", "    volatile int stay = 1; while (stay) { }\n    if (i < n)")
     refused(evaluator, Verdict.TIMEOUT, "axpy", source=source)
@@ -277,6 +282,7 @@ def test_included_files_of_the_host_never_show(
     assert run(evaluator).evaluation.verdict is Verdict.OK
 
 
+@pytest.mark.slow
 def test_a_template_bomb_is_stopped(evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch) -> None:
     """By a limit as in every compilation; a lower one is met sooner."""
     bomb = "template<int N, int M> struct B { static const int v = B<N-1, M*2>::v + B<N-1, M*2+1>::v; };\n"
@@ -324,6 +330,7 @@ RECURSIVE = """__device__ __noinline__ int f(int n) {
 CALLS_ITSELF = RECURSIVE + KERNEL.replace("    if (i < n)", "    if (f(DEPTH) == -5) return;\n    if (i < n)")
 
 
+@pytest.mark.slow
 def test_recursion_has_the_stack_that_it_has(evaluator: Evaluator) -> None:
     evaluation = run(evaluator, source=CALLS_ITSELF.replace("DEPTH", "100000 + i")).evaluation
     assert evaluation.verdict is Verdict.CRASH, evaluation.reason
@@ -368,6 +375,7 @@ def test_an_evaluation_that_nobody_wants_ends_before_its_next_part(evaluator: Ev
     assert run(evaluator).evaluation.verdict is Verdict.OK
 
 
+@pytest.mark.slow
 def test_a_plan_returns_nothing_where_the_reference_only_changes_its_input(workshop: EvaluatorPool) -> None:
     task = make_task("[a.mul_(2.0), None][1]", "torch.randn(60)", policy=TaskPolicy(mutates=(0,)))
     kernel = "__global__ void times(float* a, int n) { int i = threadIdx.x; if (i < n) a[i] *= FACTOR; }\n"

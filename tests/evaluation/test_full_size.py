@@ -124,6 +124,7 @@ def get_init_inputs():
 """
 
 
+@pytest.mark.slow
 def test_what_setup_executes_is_no_part_of_a_profile(evaluators: list[Evaluator], workshop: EvaluatorPool) -> None:
     task = axpy_task().model_copy(update={"source": SHIFTED})
     evaluators.append(workshop.evaluator(task))
@@ -150,6 +151,7 @@ BEYOND_32_BITS = at_full(axpy_task(), 1 << 16, (1 << 14) + 64)
 """Tensors of a little over 2^32 bytes."""
 
 
+@pytest.mark.slow
 def test_tensors_that_the_host_cannot_hold_are_compared_in_part_and_profiled(
     evaluators: list[Evaluator], workshop: EvaluatorPool
 ) -> None:
@@ -170,6 +172,7 @@ OVERFLOWS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("access", OVERFLOWS)
 def test_an_offset_of_32_bits_that_overflows_at_the_full_size_alone_is_wrong(
@@ -309,6 +312,7 @@ def test_a_machine_without_memory_for_a_part_is_no_fault_of_the_candidate(
     assert profile is not None
 
 
+@pytest.mark.slow
 def test_a_reference_too_large_for_its_process_is_compared_in_part(
     evaluators: list[Evaluator], workshop: EvaluatorPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -407,6 +411,7 @@ MEAN_PLAN = """def forward(x, y):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("limit", "status"),
     [("none", "passed"), ("full_size.WRITTEN_BYTES", "skipped"), ("candidate_runs.FULL_SIZE_INSTRUCTIONS", "skipped")],
@@ -437,6 +442,7 @@ def test_a_loss_over_inputs_too_large_for_the_reference_is_compared(
         assert evaluators[-1].evaluate(lazy, seed=11).evaluation.verdict is Verdict.WRONG
 
 
+@pytest.mark.slow
 def test_a_reference_that_cannot_be_run_at_the_full_size_alone_is_told(
     evaluators: list[Evaluator], workshop: EvaluatorPool
 ) -> None:

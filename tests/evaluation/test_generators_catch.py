@@ -12,8 +12,6 @@ from kernelforge.evaluation.generators.parser import caught_by, parse_generator
 from kernelforge.records import Candidate, Evaluation, InputGenerator, Task, Verdict
 from kernelforge.tasks import load_task
 
-pytestmark = pytest.mark.slow
-
 BLOCK_SUM = """
 __device__ float block_sum(float value) {
     __shared__ float parts[256];
@@ -122,6 +120,7 @@ def families(evaluation: Evaluation, size: str) -> tuple[str, ...]:
     return next(check.families for check in evaluation.correctness.sizes if check.size == size)
 
 
+@pytest.mark.slow
 def test_a_one_pass_variance_passes_our_families_and_not_an_offset(layernorm: Evaluator) -> None:
     offset = admitted(layernorm, "offset", "pick(31, 32, 33)")
     assert offset.sizes == SIZES
@@ -135,6 +134,7 @@ def test_a_one_pass_variance_passes_our_families_and_not_an_offset(layernorm: Ev
     assert caught_by(honest) is None
 
 
+@pytest.mark.slow
 def test_a_maximum_that_starts_at_zero_passes_our_families_and_not_low_rows(softmax: Evaluator) -> None:
     low = admitted(softmax, "low_rows", "uniform(-900, -800)")
     assert judged(softmax, START_AT_ZERO, SOFTMAX_PLAN).verdict is Verdict.OK
@@ -143,6 +143,7 @@ def test_a_maximum_that_starts_at_zero_passes_our_families_and_not_low_rows(soft
     assert judged(softmax, SOFTMAX, SOFTMAX_PLAN, low).verdict is Verdict.OK
 
 
+@pytest.mark.slow
 def test_generators_come_after_all_families_of_ours(layernorm: Evaluator) -> None:
     offset, spread = admitted(layernorm, "offset", "pick(31, 32, 33)"), admitted(layernorm, "spread", "x / 1000")
     only_small = spread.model_copy(update={"sizes": ("small",)})
@@ -153,6 +154,7 @@ def test_generators_come_after_all_families_of_ours(layernorm: Evaluator) -> Non
     assert families(tested, "full") == families(plain, "full") == ("task", "normal")
 
 
+@pytest.mark.slow
 def test_a_mistake_that_our_families_find_is_theirs(layernorm: Evaluator) -> None:
     """A missing tail guard shows at a hidden size only; the generator would fail it at the small one already."""
     offset = admitted(layernorm, "offset", "pick(31, 32, 33)")
@@ -164,6 +166,7 @@ def test_a_mistake_that_our_families_find_is_theirs(layernorm: Evaluator) -> Non
     assert evaluation.reason == judged(layernorm, tail, NORM_PLAN).reason
 
 
+@pytest.mark.slow
 def test_a_failed_size_is_recorded_once_and_the_others_as_passed(layernorm: Evaluator) -> None:
     # At the small size the offset is too small to show.
     offset = admitted(layernorm, "offset", "pick(31, 32, 33)").model_copy(update={"sizes": ("hidden_odd",)})
@@ -176,6 +179,7 @@ def test_a_failed_size_is_recorded_once_and_the_others_as_passed(layernorm: Eval
     assert "1033" not in caught.reason
 
 
+@pytest.mark.slow
 def test_the_fingerprint_says_which_tests_were_in_force(layernorm: Evaluator) -> None:
     offset, spread = admitted(layernorm, "offset", "pick(31, 32, 33)"), admitted(layernorm, "spread", "x / 1000")
     plain = judged(layernorm, TWO_PASS, NORM_PLAN)
@@ -195,6 +199,7 @@ def test_the_fingerprint_says_which_tests_were_in_force(layernorm: Evaluator) ->
     assert in_force(refused) == in_force() == EVALUATOR_VERSION
 
 
+@pytest.mark.slow
 def test_a_draw_that_torch_does_not_pass_is_no_test(layernorm: Evaluator) -> None:
     """A generator admitted by some seeds may be unfit under another: the family is left out, and the verdict stands."""
     spread = admitted(layernorm, "spread", "x / 1000")

@@ -23,8 +23,6 @@ from kernelforge.sandbox.policy import Limits
 from tests.evaluation.oracle_tasks import make_task
 from tests.support.shipped_prompts import shipped
 
-pytestmark = pytest.mark.slow
-
 CORE = shipped("core")
 INPUTS = [TensorSpec.contiguous((8, 8), DType.FLOAT32)]
 SIZES = ["small", "hidden_odd", "hidden_quad", "hidden_tiny"]
@@ -218,6 +216,7 @@ def test_nothing_of_a_generators_text_reaches_the_child(zygote: Zygote) -> None:
     assert words <= set(OPERATIONS)
 
 
+@pytest.mark.slow
 def test_working_a_recipe_out_compiles_and_executes_nothing() -> None:
     """An audit hook sees every ``compile`` and ``exec`` of an interpreter, so this one has its own."""
     script = """

@@ -67,6 +67,7 @@ def text_of(rng: random.Random) -> str:
     return text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_any_text_is_refused_or_gives_inputs_of_the_tasks_own_form(seed: int) -> None:
     rng, drawn = random.Random(seed), 0

@@ -155,6 +155,7 @@ def test_a_float16_accumulator_excuses_no_rounded_operands(seed: int) -> None:
     assert not {"task", "normal"} & set(passed["e4m3"])
 
 
+@pytest.mark.slow
 def test_errors_that_are_each_allowed_may_be_too_many() -> None:
     reckoner = ReferenceRunner(LONG)
     drawn = reckoner.draw("small", "task", 1)

@@ -46,6 +46,7 @@ def kept_inputs(evaluator: Evaluator) -> dict[str, Blob]:
     return {family: draw.tensors[0] for family, draw in draws.items() if draw is not None}
 
 
+@pytest.mark.slow
 def test_a_kernel_that_learnt_the_kept_draws_fails_the_audit(evaluator: Evaluator) -> None:
     assert judged(evaluator, HONEST, UNAUDITED)[0] is Verdict.OK
     firsts = {struct.unpack("<I", bytes(blob)[:4])[0] for blob in kept_inputs(evaluator).values()}

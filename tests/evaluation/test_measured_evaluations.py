@@ -169,6 +169,7 @@ def run(evaluator: Evaluator, source: str = KERNEL, plan: str = PLAN, **options:
     return evaluator.evaluate(Candidate(source=source, plan=plan), seed=11, profile=False, **options)
 
 
+@pytest.mark.slow
 def test_a_good_candidate_is_timed_against_eager(evaluator: Evaluator, leases: Leases) -> None:
     evaluation, profile = run(evaluator)
     assert evaluation.verdict is Verdict.OK, evaluation.reason
@@ -193,6 +194,7 @@ def test_a_good_candidate_is_timed_against_eager(evaluator: Evaluator, leases: L
     assert {"timing", "oracle", "build"} <= evaluation.seconds.keys()
 
 
+@pytest.mark.slow
 def test_a_profile_and_a_sanitizer_that_cannot_be_had_are_noted_and_cost_nothing(
     oracle: Oracle, compiler: Compiler, device: TimedDevice, screen: Screen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -222,6 +224,7 @@ SHARING = KERNEL.replace(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("source", "switch_us"), [(KERNEL, 0.0), (SHARING, CARVE_OUT_US)])
 def test_what_a_place_in_the_graph_costs_stands_beside_each_time(
     evaluator: Evaluator, source: str, switch_us: float
@@ -238,6 +241,7 @@ def test_what_a_place_in_the_graph_costs_stands_beside_each_time(
     assert {side.node_gap_us for side in timing.baselines} == {fake_timer.NODE_GAP_US}
 
 
+@pytest.mark.slow
 def test_a_slow_candidate_earns_no_more_than_being_right(evaluator: Evaluator) -> None:
     scored = reward("kernelforge/1", run(evaluator).evaluation)
     assert scored.components["log_speedup"] == 0
@@ -275,6 +279,7 @@ def test_what_does_not_compile_meets_neither_device(evaluator: Evaluator, leases
     assert (evaluation.verdict, evaluation.screening, leases.taken) == (Verdict.BUILD, None, 0)
 
 
+@pytest.mark.slow
 def test_a_measured_candidate_has_the_time_that_was_foretold_beside_its_own(
     evaluator: Evaluator, emulated: Device
 ) -> None:
@@ -293,6 +298,7 @@ def test_a_measured_candidate_has_the_time_that_was_foretold_beside_its_own(
     assert (forecast.gpu, forecast.exact) == (emulated.spec.title, False)
 
 
+@pytest.mark.slow
 def test_earlier_measurements_on_the_same_gpu_correct_the_next_forecast(
     screen_on: MakeScreen, evaluator: Evaluator, emulated: Device, screen: Screen
 ) -> None:
@@ -317,6 +323,7 @@ def test_earlier_measurements_on_the_same_gpu_correct_the_next_forecast(
     assert after.high_us / after.expected_us > before.high_us / before.expected_us, "one so far off is no certainty"
 
 
+@pytest.mark.slow
 def test_a_reference_that_does_not_run_on_the_cpu_is_left_to_the_gpu(
     screen_on: MakeScreen, evaluator: Evaluator, emulated: Device, leases: Leases
 ) -> None:
@@ -349,6 +356,7 @@ class Troubled:
 DIED = ChildDied("the oracle child died at extent 924", signal=9)
 
 
+@pytest.mark.slow
 def test_a_child_that_died_once_in_front_of_the_gpu_changes_nothing(
     screen_on: MakeScreen, evaluator: Evaluator, emulated: Device, screen: Screen
 ) -> None:
@@ -362,6 +370,7 @@ def test_a_child_that_died_once_in_front_of_the_gpu_changes_nothing(
     assert evaluation.screening.forecast is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("errors", "message"),
     [
@@ -391,6 +400,7 @@ def test_trouble_of_the_machine_is_not_the_candidates_and_holds_none_back(
     assert evaluation.screening.outcome == "passed", "the next candidate is screened"
 
 
+@pytest.mark.slow
 def test_what_fails_there_at_a_hidden_size_is_not_told(
     evaluator: Evaluator, screen: Screen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -405,6 +415,7 @@ def test_what_fails_there_at_a_hidden_size_is_not_told(
     assert evaluation.screening.message == "its oracle on the CPU could not check it (TaskError)"
 
 
+@pytest.mark.slow
 def test_without_an_emulated_device_in_front_the_record_says_that_no_access_was_checked(evaluator: Evaluator) -> None:
     evaluator.screen = None
     evaluation, _ = run(evaluator)
@@ -414,6 +425,7 @@ def test_without_an_emulated_device_in_front_the_record_says_that_no_access_was_
     assert full.message == "accesses were not checked: no emulated device ran in front of the GPU"
 
 
+@pytest.mark.slow
 def test_a_screen_over_its_budget_foretells_nothing_and_is_no_fault_of_the_candidate(
     evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -458,6 +470,7 @@ def lacking(screen_on: MakeScreen, emulated: Device, kept_zygotes: Callable[...,
         yield made
 
 
+@pytest.mark.slow
 def test_what_the_emulator_lacks_is_left_to_the_gpu(evaluator: Evaluator, lacking: Screen) -> None:
     evaluator.screen = lacking
     evaluation, _ = run(evaluator)
@@ -476,6 +489,7 @@ def test_a_kernel_that_counts_its_runs_is_stopped_before_it_is_timed(evaluator: 
     assert evaluation.stage == "small"
 
 
+@pytest.mark.slow
 def test_the_published_protocol_has_a_name_of_its_own(evaluator: Evaluator) -> None:
     evaluator.settings = MeasureSettings(protocol="kernelbench")
     evaluation, _ = run(evaluator)
@@ -485,6 +499,7 @@ def test_the_published_protocol_has_a_name_of_its_own(evaluator: Evaluator) -> N
     assert [side.name for side in evaluation.performance.timing.baselines] == ["eager"]
 
 
+@pytest.mark.slow
 def test_requests_with_gaps_are_on_a_board_of_their_own(evaluator: Evaluator) -> None:
     evaluator.settings = SETTINGS.model_copy(update={"qps": 2000.0})
     evaluation, _ = run(evaluator)
@@ -519,6 +534,7 @@ def counting(evaluator: Evaluator, device: TimedDevice, monkeypatch: pytest.Monk
     return evaluator
 
 
+@pytest.mark.slow
 def test_a_measured_profile_gets_the_emulators_counts_of_the_same_run(counting: Evaluator) -> None:
     evaluation, profile = counting.evaluate(Candidate(source=KERNEL, plan=PLAN), seed=11)
     assert evaluation.verdict is Verdict.OK, evaluation.reason
@@ -535,6 +551,7 @@ def test_a_measured_profile_gets_the_emulators_counts_of_the_same_run(counting: 
     )
 
 
+@pytest.mark.slow
 def test_what_the_emulator_lacks_leaves_a_measured_profile_alone(counting: Evaluator, lacking: Screen) -> None:
     counting.screen = lacking
     _, profile = counting.evaluate(Candidate(source=KERNEL, plan=PLAN), seed=11)

@@ -75,12 +75,14 @@ def test_the_best_of_256_is_within_five_percent_for_the_cost_of_16(seed: int) ->
     assert len({step.point for step in steps}) <= BUDGET / (BUILD_COST + RATING_COST * EFFORTS["cheap"])
 
 
+@pytest.mark.slow
 def test_it_beats_random_search_at_equal_cost() -> None:
     searches = [min(searched(TIMES, seed)[1].values()) for seed in range(5, 15)]
     drawn = [min(Random(seed).sample(TIMES, int(BUDGET))) for seed in range(5, 15)]
     assert fmean(map(math.log, searches)) < fmean(map(math.log, drawn)) - 0.1
 
 
+@pytest.mark.slow
 def test_what_seems_best_is_rated_completely_however_misleading_cheap_ratings_are() -> None:
     for seed in range(5):
         _, complete, search = searched(TIMES, seed, bias=0.5)
@@ -96,6 +98,7 @@ def test_a_settled_rating_is_not_repeated() -> None:
     assert search.spent <= BUDGET
 
 
+@pytest.mark.slow
 def test_where_points_fail_few_more_are_tried() -> None:
     times = [None if choices["TILE"] >= 64 and choices["STAGES"] >= 3 else bowl(choices) for choices in COMBINATIONS]
     failing = sum(time is None for time in times) / len(times)

@@ -20,6 +20,7 @@ from tests.support.shipped_prompts import shipped
 CORE = shipped("core")
 
 
+@pytest.mark.slow
 def test_the_parent_never_imports_torch() -> None:
     modules = "kernelforge.evaluation.oracle.client, kernelforge.evaluation.suite_checks"
     code = f"import sys; import {modules}; print('torch' in sys.modules)"
@@ -141,6 +142,7 @@ def test_a_closed_oracle_says_so(zygote: Zygote) -> None:
         oracle.families("small")
 
 
+@pytest.mark.slow
 def test_core_admits_every_task(zygote: Zygote) -> None:
     for report in check_suite(CORE, lambda task: Oracle(zygote, task), sizes=["small", "hidden_tiny"]):
         assert report.ok, (report.error, [finding for finding in report.findings if not finding.ok])

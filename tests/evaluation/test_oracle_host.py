@@ -152,6 +152,7 @@ def test_a_main_oracle_that_ends_is_replaced_with_its_kept_draws(
     assert state_of(host).main is not main
 
 
+@pytest.mark.slow
 def test_draws_of_one_evaluation_are_those_of_an_oracle_of_its_own(
     opened: Callable[..., Oracle], zygote: Zygote
 ) -> None:
@@ -306,6 +307,7 @@ def test_a_connection_that_a_dying_host_did_not_take_is_made_again_to_the_next(z
             assert len(host._tasks) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shared", [True, False])
 def test_an_evaluation_after_the_end_of_its_oracle_has_a_new_one_and_does_not_fail(
     shared: bool, zygote: Zygote, workshop: EvaluatorPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -350,6 +352,7 @@ def judged(pool: EvaluatorPool, source: str) -> dict[str, Any]:
         evaluator.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", ["all", "train"])
 def test_the_same_seed_gives_the_same_evaluation_with_and_without_sharing(
     sizes: str, host: OracleHost, workshop: EvaluatorPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -375,6 +378,7 @@ class GpuSlot(EvaluatorPool):
         return Oracle(self.own, task, cached=cached)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("own_leases")
 def test_slots_on_gpus_share_the_oracles_of_the_emulated_device_in_front_and_no_other(
     host: OracleHost, zygote: Zygote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -191,6 +191,7 @@ def test_a_call_leaves_plain_tensors_of_modules_as_constructed() -> None:
     assert torch.equal(reference.run(inputs)[0], first)
 
 
+@pytest.mark.slow
 def test_large_references_of_other_sizes_are_forgotten_and_constructed_as_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -216,6 +217,7 @@ def test_large_references_of_other_sizes_are_forgotten_and_constructed_as_before
     assert torch.equal(first.expected[0].reference, redrawn.expected[0].reference)
 
 
+@pytest.mark.slow
 def test_an_outline_is_kept_where_the_reference_itself_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     for limit in ("_FORGOTTEN_WEIGHTS", "LARGE_WEIGHTS"):
         monkeypatch.setattr(f"kernelforge.evaluation.oracle.worker.reference_runner.{limit}", 16)
@@ -246,6 +248,7 @@ print(kept >> 20, (resident() - before) >> 20)
 """
 
 
+@pytest.mark.slow
 def test_much_memory_of_freed_blocks_is_given_back_on_the_host() -> None:
     answer = subprocess.run([sys.executable, "-c", FREED], capture_output=True, text=True, check=True).stdout
     kept, rest = map(int, answer.split())

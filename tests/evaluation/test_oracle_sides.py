@@ -52,6 +52,7 @@ def test_two_baselines_of_one_draw_are_told_apart(zygote: Zygote) -> None:
         assert len(second.block(1)) == 1
 
 
+@pytest.mark.slow
 def test_without_a_compiler_in_the_jail_the_compiled_baseline_is_a_note(zygote: Zygote) -> None:
     with Oracle(zygote, SOFTMAX) as oracle:
         draw = oracle.draw("small", "task", 1)

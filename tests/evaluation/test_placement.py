@@ -161,6 +161,7 @@ def test_before_a_fork_torch_is_kept_from_asking_for_gpus(monkeypatch: pytest.Mo
     assert calls
 
 
+@pytest.mark.slow
 def test_warm_ups_call_nothing_of_torch_that_counts_gpus() -> None:
     """In a CUDA build each of these calls starts the driver; in a CPU build they only say that they were called."""
     script = """

@@ -145,6 +145,7 @@ def test_a_kernel_that_no_listed_size_launches_has_to_be_the_same_text(evaluator
     assert len(set(digests)) == 3
 
 
+@pytest.mark.slow
 def test_a_kernel_compiled_for_each_size_has_to_be_the_same_text(evaluator: Evaluator) -> None:
     plan = PLAN.replace("axpy[", 'kernel(f"axpy<{x.shape[0]}>")[')
     honest, hack = (digest(evaluator, TEMPLATE.format(factor), plan) for factor in ("2.0f", "3.0f"))

@@ -49,6 +49,7 @@ def pool(reply: Path, request: pytest.FixtureRequest) -> EvaluatorPool:
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(4)
 @pytest.mark.parametrize("reply", REPLIES, ids=lambda reply: f"{reply.parent.name}/{reply.stem}")
 def test_a_right_kernel_passes_at_every_size(reply: Path, pool: EvaluatorPool) -> None:

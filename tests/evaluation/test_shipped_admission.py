@@ -90,7 +90,6 @@ def shared_zygote(zygote: Zygote) -> Iterator[SharedZygote]:
 
 
 @pytest.mark.one_in(60)
-@pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: f"{task.suite}/{task.name}")
 def test_a_shipped_task_is_admitted_and_of_reasonable_size(
     zygote: Zygote, shared_zygote: SharedZygote, task: Task

@@ -89,6 +89,7 @@ def test_a_chooser_takes_what_ships_and_searches_where_it_is_to_refresh(
         assert chooser.choose(SOFTMAX).refused == "a new search"
 
 
+@pytest.mark.slow
 def test_what_cannot_be_judged_at_a_small_size_gets_a_larger_one(tmp_path_factory: pytest.TempPathFactory) -> None:
     beyond = files.SOFTMAX.replace("torch.softmax(x, dim=1)", "x[:, 64:].sum(dim=1)")
     bounds = Bounds()
@@ -103,6 +104,7 @@ def test_what_cannot_be_judged_at_a_small_size_gets_a_larger_one(tmp_path_factor
     assert small.constants["dim"] > 64
 
 
+@pytest.mark.slow
 def test_what_is_far_above_the_bounds_is_judged_and_keeps_its_layers(tmp_path_factory: pytest.TempPathFactory) -> None:
     bounds = Bounds()
     narrow = replace(bounds, base=replace(bounds.base, elements=0))
@@ -114,6 +116,7 @@ def test_what_is_far_above_the_bounds_is_judged_and_keeps_its_layers(tmp_path_fa
     assert all(size.constants["LAYERS"] == 9 for size in choice.sizes if size.name != "full")
 
 
+@pytest.mark.slow
 def test_what_is_far_above_the_bounds_stays_where_the_oracle_has_no_room_and_is_judged_next_time(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -136,6 +136,7 @@ def test_an_outline_is_described_as_the_reference_itself() -> None:
     assert trace_at(outline, "small") == trace_at(reference, "small")
 
 
+@pytest.mark.slow
 def test_of_large_weights_some_rows_are_drawn_as_the_constructor_does() -> None:
     drawn, reference = ReferenceRunner(large_task()).draw_tiles("full", 3)
     assert isinstance(drawn.inputs[0], torch.Tensor)

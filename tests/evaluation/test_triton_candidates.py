@@ -48,6 +48,7 @@ def verdict(evaluator: Evaluator) -> Callable[..., Evaluation]:
     return evaluate
 
 
+@pytest.mark.slow
 def test_a_right_kernel_is_ok_at_every_size(verdict: Callable[..., Evaluation]) -> None:
     evaluation = verdict()
     assert evaluation.verdict is Verdict.OK, evaluation.reason

@@ -20,8 +20,6 @@ from kernelforge.evaluation.stages.multi_fidelity import EFFORTS
 from kernelforge.evaluation.stages.tuning import CLOSING_SECONDS, LEAST_GAIN, TUNING_SECONDS, tune, winner
 from kernelforge.records import Candidate, Size, Task, TuneTrial, Verdict
 
-pytestmark = pytest.mark.slow
-
 REFERENCE = """
 import torch
 import torch.nn as nn
@@ -102,6 +100,7 @@ def by_choice(trials: tuple[TuneTrial, ...], name: str = "BLOCK") -> dict[int, T
     return {trial.choices[name]: trial for trial in trials}
 
 
+@pytest.mark.slow
 def test_a_softmax_is_tuned_and_its_winner_passes_the_whole_cascade(evaluator: Evaluator) -> None:
     candidate = Candidate(source=SOFTMAX, plan=PLAN)
     parent = evaluator.evaluate(candidate, seed=1)
@@ -127,6 +126,7 @@ def test_a_softmax_is_tuned_and_its_winner_passes_the_whole_cascade(evaluator: E
     assert winner(trials, choices) is None
 
 
+@pytest.mark.slow
 def test_each_rung_keeps_the_better_half_and_the_candidates_own_values(evaluator: Evaluator) -> None:
     plan = PLAN.replace("64 | 128 | 256 | 512", "64 | 8 | 16 | 32 | 128 | 256 | 512")
     candidate = Candidate(source=SOFTMAX, plan=plan, choices={"BLOCK": 8})
@@ -151,6 +151,7 @@ def efforts(monkeypatch: pytest.MonkeyPatch) -> Counter[float]:
     return seen
 
 
+@pytest.mark.slow
 def test_a_sampled_kernel_is_rated_with_twice_the_effort_on_each_rung(
     evaluator: Evaluator, efforts: Counter[float]
 ) -> None:
@@ -161,17 +162,20 @@ def test_a_sampled_kernel_is_rated_with_twice_the_effort_on_each_rung(
     assert efforts == {0.5: 4, 1.0: 3}
 
 
+@pytest.mark.slow
 def test_a_time_that_no_effort_can_change_is_taken_once(evaluator: Evaluator, efforts: Counter[float]) -> None:
     trials = tune(evaluator, Candidate(source=SOFTMAX, plan=PLAN), seed=2)
     assert {block: trial.rung for block, trial in by_choice(trials).items()} == {64: 1, 128: 0, 256: 1, 512: 1}
     assert efforts == {0.5: 4}
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_trials(evaluator: Evaluator) -> None:
     candidate = Candidate(source=SOFTMAX, plan=PLAN.replace("64 | ", ""))
     assert tune(evaluator, candidate, seed=5) == tune(evaluator, candidate, seed=5)
 
 
+@pytest.mark.slow
 def test_combinations_of_the_same_code_and_launches_are_one(evaluator: Evaluator) -> None:
     plan = "# tune: SPARE = 1 | 2 | 3\n" + PLAN.replace("64 | 128 | 256 | 512", "64 | 256")
     trials = tune(evaluator, Candidate(source=SOFTMAX, plan=plan), seed=2)
@@ -184,6 +188,7 @@ def test_combinations_of_the_same_code_and_launches_are_one(evaluator: Evaluator
     assert winner(trials, {"SPARE": 3, "BLOCK": 256}) is None
 
 
+@pytest.mark.slow
 def test_a_constant_that_the_code_reads_makes_a_difference(evaluator: Evaluator) -> None:
     plan = "# tune: AGAIN = 1 | 9\n" + PLAN.replace("64 | 128 | 256 | 512", "256")
     source = SOFTMAX.replace(
@@ -195,6 +200,7 @@ def test_a_constant_that_the_code_reads_makes_a_difference(evaluator: Evaluator)
     assert first.time_us < second.time_us
 
 
+@pytest.mark.slow
 def test_of_many_combinations_few_are_built_and_a_good_one_wins(evaluator: Evaluator, efforts: Counter[float]) -> None:
     plan = "# tune: AGAIN = 8 | 6 | 4 | 3 | 2 | 1\n" + PLAN.replace("64 |", "8 | 16 | 32 | 64 |").replace(
         "512", "512 | 2048"
@@ -220,6 +226,7 @@ def test_of_many_combinations_few_are_built_and_a_good_one_wins(evaluator: Evalu
     assert tune(evaluator, candidate, seed=2) == trials
 
 
+@pytest.mark.slow
 def test_a_stop_ends_a_search_among_many_with_what_was_rated(evaluator: Evaluator) -> None:
     plan = "# tune: SPARE = 1 | 2 | 3 | 4 | 5\n" + PLAN
     candidate = Candidate(source=SOFTMAX, plan=plan)
@@ -238,6 +245,7 @@ def test_a_stop_ends_a_search_among_many_with_what_was_rated(evaluator: Evaluato
     assert trials[0].rung == 1
 
 
+@pytest.mark.slow
 def test_where_the_time_is_over_the_best_cheap_ratings_are_completed(
     evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -270,6 +278,7 @@ def test_where_the_time_is_over_the_best_cheap_ratings_are_completed(
     assert winner(trials, {}) is not None
 
 
+@pytest.mark.slow
 def test_a_combination_that_cannot_work_has_its_problem_and_spoils_no_other(evaluator: Evaluator) -> None:
     plan = (
         PLAN.replace("64 | 128 | 256 | 512", "64 | 2048 | 16384 | 96 | 128 | 256 | 32")
@@ -289,6 +298,7 @@ def test_a_combination_that_cannot_work_has_its_problem_and_spoils_no_other(eval
     assert all(trial.time_us is None for block, trial in trials.items() if trial.problem)
 
 
+@pytest.mark.slow
 def test_a_combination_that_does_not_compile_has_the_compilers_words(evaluator: Evaluator) -> None:
     source = 'static_assert(BLOCK != 128, "not that one");\n' + SOFTMAX
     trials = by_choice(tune(evaluator, Candidate(source=source, plan=PLAN), seed=2))
@@ -296,6 +306,7 @@ def test_a_combination_that_does_not_compile_has_the_compilers_words(evaluator: 
     assert [block for block, trial in trials.items() if trial.time_us is None] == [128]
 
 
+@pytest.mark.slow
 def test_a_fast_but_wrong_combination_wins_and_fails_the_cascade(evaluator: Evaluator) -> None:
     source = SOFTMAX.replace("float sum = 0.0f;", "float sum = BLOCK == 512 ? 1.0f : 0.0f;")
     candidate = Candidate(source=source, plan=PLAN)
@@ -315,6 +326,7 @@ def test_a_plan_without_a_choice_has_no_trials(evaluator: Evaluator) -> None:
     assert winner((), {}) is None
 
 
+@pytest.mark.slow
 def test_a_stop_leaves_the_rest_untried_and_no_winner_by_default(evaluator: Evaluator) -> None:
     candidate = Candidate(source=SOFTMAX, plan=PLAN)
     trials = tune(evaluator, candidate, seed=2, stopped=lambda: True)
@@ -334,6 +346,7 @@ def test_a_stop_leaves_the_rest_untried_and_no_winner_by_default(evaluator: Eval
     assert winner(tuple(trials_by_block.values()), {"BLOCK": 256}) is None
 
 
+@pytest.mark.slow
 def test_to_wait_for_the_device_takes_none_of_the_searchs_time(
     evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch
 ) -> None:

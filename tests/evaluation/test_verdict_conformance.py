@@ -88,6 +88,7 @@ def evaluate(
     made.oracle.close()
 
 
+@pytest.mark.slow
 def test_a_good_candidate_passes_at_every_size(evaluate: Callable[..., Evaluation], candidates: Candidates) -> None:
     evaluation = evaluate(candidates.good)
     assert evaluation.verdict is Verdict.OK, evaluation.reason

@@ -63,7 +63,6 @@ def test_a_kernel_that_leaves_out_the_tail_is_shown_a_small_size_where_it_does(e
     assert reproduce(evaluator, candidate, Verdict.CRASH, seed=SEED) is None
 
 
-@pytest.mark.slow
 def test_a_failure_where_one_extent_is_odd_leaves_the_others_as_they_are(evaluator: Evaluator) -> None:
     plan = PLAN.replace("i32(x.numel())", "i32(x.numel() if x.shape[1] % 4 == 0 else x.numel() - 1)")
     assert plan != PLAN
@@ -72,7 +71,6 @@ def test_a_failure_where_one_extent_is_odd_leaves_the_others_as_they_are(evaluat
     assert (reproduction.verdict, reproduction.constants) == (Verdict.WRONG, {"ROWS": 8, "COLS": 3})
 
 
-@pytest.mark.slow
 def test_what_does_not_compile_at_other_extents_is_shown_the_compilers_words(evaluator: Evaluator) -> None:
     plan = PLAN.replace("axpy[", 'kernel(f"axpy<{x.shape[1]}>")[')
     source = "template <int COLS> " + KERNEL.replace('extern "C" ', "").replace(
@@ -91,7 +89,6 @@ def test_what_is_right_or_refused_by_the_plan_there_is_no_failure(evaluator: Eva
     assert reproduce(evaluator, Candidate(source=KERNEL, plan=plan), None, seed=SEED) is None
 
 
-@pytest.mark.slow
 def test_without_hidden_sizes_nothing_is_prepared_for_them(evaluator: Evaluator) -> None:
     state = BuildState()
     with_visible_sizes(evaluator).prepare(Candidate(source=KERNEL, plan=PLAN), state)

@@ -74,6 +74,7 @@ def assigned_gpu(workshop: EvaluatorPool, name: str = "axpy") -> str:
     return evaluator.device.name
 
 
+@pytest.mark.slow
 def test_tasks_spread_and_each_keeps_its_gpu(workshop: EvaluatorPool) -> None:
     assert [assigned_gpu(workshop, name) for name in ("a", "b", "a", "b")] == ["cuda:0", "cuda:1", "cuda:0", "cuda:1"]
 

@@ -35,8 +35,8 @@ def tried(
         return {outcome.cheat.name: outcome for outcome in try_cheats(trial, machine)}
 
 
-@pytest.mark.one_in(4)
 @pytest.mark.slow
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("cheat", HERE, ids=lambda cheat: cheat.name)
 def test_a_cheat_ends_as_it_should(cheat: Case, tried: dict[str, Tried]) -> None:
     """The software clock counts instructions: its times tell work that was left out, though none is believed."""
@@ -45,7 +45,6 @@ def test_a_cheat_ends_as_it_should(cheat: Case, tried: dict[str, Tried]) -> None
     assert outcome.ratio is None or outcome.ratio >= HONEST
 
 
-@pytest.mark.slow
 def test_the_clock_would_tell(tried: dict[str, Tried]) -> None:
     """The honest kernels differ by their arithmetic alone: its absence would show."""
     light, heavy = (tried[f"gpu-honest-{name}"].evaluation.performance for name in ("axpy", "cosines"))
@@ -62,7 +61,6 @@ def test_a_twin_stands_before_what_is_held_against_it() -> None:
         assert (cheat.language, cheat.task) in seen, cheat.name
 
 
-@pytest.mark.slow
 def test_a_faster_cheat_is_reported_unless_its_time_is_not_believed(tried: dict[str, Tried]) -> None:
     outcome = tried[L2_PREFETCH]
     performance = outcome.evaluation.performance

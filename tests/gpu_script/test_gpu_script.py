@@ -26,8 +26,6 @@ from kernelforge.tasks import load_suite, size_source
 from tests.gpu_script.software_machine import SoftwareMachine
 from tests.support.factories import TASK, make_attempt, make_candidate, measured, measured_evaluation
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture
 def report(tmp_path: Path) -> Report:
@@ -40,7 +38,7 @@ def saved(report: Report) -> dict[str, Any]:
     return data
 
 
-@pytest.mark.all_cases("tests/evaluation has both timings, and the published protocol runs below")
+@pytest.mark.slow
 def test_evaluations_are_timed_cold_and_warm_beside_the_published_protocol(
     machine: SoftwareMachine, report: Report
 ) -> None:
@@ -56,6 +54,7 @@ def test_evaluations_are_timed_cold_and_warm_beside_the_published_protocol(
     assert figure.name == "warm evaluation, slowest"
 
 
+@pytest.mark.slow
 def test_the_published_protocol_runs_and_judges(machine: SoftwareMachine) -> None:
     reference = size_source(load_suite(machine.suite).task("swish"), "full")
     answer = evaluating.kernelbench(PLAIN, reference, "cpu", wait_s=240)
@@ -71,7 +70,7 @@ def test_the_published_protocol_runs_and_judges(machine: SoftwareMachine) -> Non
     assert evaluating._walls(late) == (0.0, 0.0)
 
 
-@pytest.mark.all_cases("tests/evaluation/test_measured_evaluations.py evaluates on the same software GPU")
+@pytest.mark.slow
 def test_a_kernel_is_evaluated_again_and_again(machine: SoftwareMachine, report: Report) -> None:
     evaluating.repeat(machine, report, SWISH, repeats=2)
     rows = saved(report)["rows"]
@@ -91,6 +90,7 @@ def test_a_part_that_is_out_of_time_says_how_far_it_came() -> None:
     assert report.notes == ["out of time after 5 s: 2 of 3 done"]
 
 
+@pytest.mark.slow
 def test_profiles_are_taken_with_both_sets_of_counters(machine: SoftwareMachine, report: Report) -> None:
     """Nothing is measured here: the profile is what stands in, and the part says that it missed its target."""
     evaluating.profile(machine, report, SWISH)
@@ -101,6 +101,7 @@ def test_profiles_are_taken_with_both_sets_of_counters(machine: SoftwareMachine,
     assert report.facts["profiler"]
 
 
+@pytest.mark.slow
 def test_counters_of_both_devices_are_compared(machine: SoftwareMachine, report: Report) -> None:
     task = load_suite(machine.emulator_suite).task("softmax")
     emulating.emulator(machine, report, [Kernel("mine", task, parse_reply(SOFTMAX.reply))])
@@ -138,6 +139,7 @@ def test_there_are_twenty_kernels_to_compare_without_any_run(tmp_path: Path) -> 
     assert emulating.best_kernels(tmp_path, "core") == []
 
 
+@pytest.mark.slow
 def test_modelnew_classes_are_judged_in_their_lane(machine: SoftwareMachine, report: Report) -> None:
     evaluating.modelnew(machine, report, {"plain torch": PLAIN, "wrong": PLAIN.replace("x * ", "2 * x * ")})
     rows = saved(report)["rows"]
@@ -153,7 +155,6 @@ def test_samples_say_the_same_in_both_lanes(sample: evaluating.Sample) -> None:
     assert sample.load_inline.count("data_ptr<float>()") == 2 + len(sample.weights)
 
 
-@pytest.mark.all_cases("tests/run and tests/leaderboard have runs and boards; the script alone joins them")
 def test_a_run_of_the_built_in_agents_becomes_a_board(machine: SoftwareMachine, report: Report) -> None:
     """On the emulated device: the run itself needs no GPU."""
     emulated = Machine(device="emulated:h100", torch_device="cpu", suite=machine.suite, threads=1)
@@ -188,6 +189,7 @@ def test_measured_times_become_shares_of_a_copy(report: Report) -> None:
     assert core.bandwidth_share(moved, 1000.0) == pytest.approx(0.5)
 
 
+@pytest.mark.slow
 def test_a_copy_is_timed_in_a_process_of_its_own() -> None:
     assert measure_copy("cpu") > 0
     with pytest.raises(RuntimeError, match="could not be timed"):
@@ -235,6 +237,7 @@ class Awaiting(Report):
         return 0.0
 
 
+@pytest.mark.slow
 def test_pytest_is_read_and_ended_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pytest_parts, "_END_S", 240.0)
     path = tmp_path / "test_some.py"
@@ -256,6 +259,7 @@ def test_all_parts_together_stay_under_twenty_minutes() -> None:
     assert sum(part.seconds for part in gpu.PARTS.values()) < 20 * 60
 
 
+@pytest.mark.slow
 def test_without_a_gpu_every_part_says_so_and_the_next_goes_on(tmp_path: Path) -> None:
     command = [sys.executable, "benchmarks/gpu.py", "--part", "repeat", "--part", "modelnew", "--output", str(tmp_path)]
     if not Path("/dev/nvidiactl").exists():

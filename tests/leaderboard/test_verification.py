@@ -360,6 +360,7 @@ def test_an_entry_decides_neither_on_a_path_nor_on_how_long_its_timing_takes(mad
     assert suite_of(entry) == core()
 
 
+@pytest.mark.slow
 def test_a_sample_is_evaluated_again_and_a_wrong_kernel_that_claims_ok_is_found(
     workshop: EvaluatorPool, reference: EntryFile, forged: Forge
 ):

@@ -79,6 +79,7 @@ def together(model, count):
         return list(pool.map(complete, range(count)))
 
 
+@pytest.mark.slow
 def test_calls_at_the_same_time_are_one_batch_and_each_gets_its_own_reply(connect, wire, monkeypatch):
     server, model = connect(echo, gather_seconds=60)
 

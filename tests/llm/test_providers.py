@@ -223,6 +223,7 @@ def faulty(call: Call) -> Say | Fail:
     return Say(f"re: {call.prompt}", break_after=1 if call.number % 50 == 7 else None)
 
 
+@pytest.mark.slow
 def test_no_answer_is_lost_among_faults(make, fake_llm) -> None:
     server, meter = fake_llm(faulty), Purse()
     answerer = make(base_url=server.openai_url, concurrency=60).answerer("openai:m", meter)

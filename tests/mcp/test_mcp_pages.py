@@ -68,6 +68,7 @@ MOST_BYTES_OF_A_TASK = {
 """Of an answer about a candidate of one kernel, as JSON; the message repeats it as text for clients that read that."""
 
 
+@pytest.mark.slow
 def test_answers_about_a_task_are_short(service: Service) -> None:
     texts = {"source": RIGHT, "plan": PLAN}
     for tool, most in MOST_BYTES_OF_A_TASK.items():
@@ -78,6 +79,7 @@ def test_answers_about_a_task_are_short(service: Service) -> None:
     service.close()
 
 
+@pytest.mark.slow
 def test_a_list_takes_filters(readers: Service) -> None:
     def listed(**filters: Any) -> list[str]:
         return [row["task"] for row in ask(readers, "list_tasks", **filters)["tasks"]]
@@ -93,6 +95,7 @@ def test_a_list_takes_filters(readers: Service) -> None:
         listed(select=["sofmax"])
 
 
+@pytest.mark.slow
 def test_a_name_without_a_suite_is_enough_where_one_suite_has_it(readers: Service, service: Service) -> None:
     assert ask(service, "show_task", task="other")["task"] == "tiny/other"
     with pytest.raises(Refused, match="hgemm/m64_n64_k64, hgemm-f16/m64_n64_k64"):
@@ -101,6 +104,7 @@ def test_a_name_without_a_suite_is_enough_where_one_suite_has_it(readers: Servic
         ask(readers, "show_task", task="sofmax")
 
 
+@pytest.mark.slow
 def test_the_reference_of_launch_plans_is_read_by_section(service: Service) -> None:
     page = ask(service, "show_task", task="tiny/gelu")
     sections = page["plan_sections"]
@@ -124,6 +128,7 @@ def test_notes_leave_out_what_the_tasks_device_lacks() -> None:
     assert ids[0] < ids[2]
 
 
+@pytest.mark.slow
 def test_notes_are_about_a_bottleneck_and_the_operators_of_a_task(service: Service) -> None:
     every = ask(service, "notes", limit=200)
     assert (len(every["notes"]), every["next_offset"]) == (every["total"], None)
@@ -174,6 +179,7 @@ def test_pages_notes_and_tasks_are_resources(service: Service) -> None:
     anyio.run(main)
 
 
+@pytest.mark.slow
 def test_code_is_shown_page_by_page(service: Service, pool: EvaluatorPool) -> None:
     code: dict[str, Any] = {"task": "tiny/gelu", "source": RIGHT, "plan": PLAN}
     machine = ask(service, "show_code", **code)

@@ -19,8 +19,6 @@ from kernelforge.tasks.suites import Catalogue
 from tests.mcp.mcp_talk import BROKEN, PLAN, RIGHT, WRONG, Refused, ask
 from tests.support.ssh_host import SshHost, reachable_host
 
-pytestmark = pytest.mark.slow
-
 TUNED = PLAN.replace("def forward", "# tune: BLOCK = 32 | 256\ndef forward").replace("256), 256]", "BLOCK), BLOCK]")
 ODD = PLAN.replace("i64(x.numel())", "i64(x.numel() if x.shape[1] % 4 == 0 else x.numel() - 1)")
 """Wrong at a hidden size alone."""
@@ -43,6 +41,7 @@ def far(host: SshHost, catalogue: Catalogue, tmp_path: Path) -> Iterator[Service
         yield service
 
 
+@pytest.mark.slow
 def test_the_tools_say_there_what_they_say_here(service: Service, far: Service, host: SshHost) -> None:
     def both(tool: str, **arguments: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         near, there = (ask(each, tool, task="tiny/gelu", **arguments) for each in (service, far))
@@ -67,7 +66,6 @@ def test_the_tools_say_there_what_they_say_here(service: Service, far: Service, 
         ask(far, "show_code", task="tiny/gelu", source=BROKEN, plan=PLAN, kind="ptx")
 
 
-@pytest.mark.all_cases("test_mcp_sessions.py journals submissions, and the test above evaluates there")
 def test_submissions_are_journalled_here_as_of_that_machine(far: Service, host: SshHost) -> None:
     for source, verdict in ((WRONG, "WRONG"), (RIGHT, "OK")):
         answer = ask(far, "submit", task="tiny/gelu", source=source, plan=PLAN)

@@ -23,6 +23,7 @@ TRAP = RIGHT.replace("const float v", 'if (cols % 32) asm volatile("trap;"); con
 WITH_COLS = PLAN.replace("i64(x.numel()))", "i64(x.numel()), i32(x.shape[1]))")
 
 
+@pytest.mark.slow
 def test_attempts_so_far_and_the_best_are_told(service: Service) -> None:
     async def session(call: Call) -> list[dict[str, Any]]:
         before = await call("attempts")
@@ -51,6 +52,7 @@ def test_attempts_so_far_and_the_best_are_told(service: Service) -> None:
     service.close()
 
 
+@pytest.mark.slow
 def test_a_client_goes_on_with_its_earlier_session(
     catalogue: Catalogue, pool: EvaluatorPool, store: Store, service: Service
 ) -> None:
@@ -102,6 +104,7 @@ def test_attempts_of_another_evaluator_are_not_gone_on_with(
         ask(Service(catalogue, pool, store, Budget()), "go_on", suite="tiny")
 
 
+@pytest.mark.slow
 def test_failures_at_hidden_sizes_are_counted_on_in_a_later_session(
     catalogue: Catalogue, pool: EvaluatorPool, store: Store, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,6 +124,7 @@ def test_failures_at_hidden_sizes_are_counted_on_in_a_later_session(
     second.close()
 
 
+@pytest.mark.slow
 def test_a_failure_at_a_hidden_size_is_shown_at_a_visible_one(service: Service) -> None:
     answer = ask(service, "evaluate", task="tiny/gelu", source=WHOLE_WARPS, plan=PLAN)
     assert (answer["verdict"], answer["stage"]) == ("WRONG", "hidden")
@@ -133,6 +137,7 @@ def test_a_failure_at_a_hidden_size_is_shown_at_a_visible_one(service: Service) 
     assert (answer["verdict"], answer["visible_failure"]) == ("CRASH", None)
 
 
+@pytest.mark.slow
 def test_a_batch_is_judged_in_order_within_the_budget(catalogue: Catalogue, pool: EvaluatorPool, store: Store) -> None:
     service = Service(catalogue, pool, store, Budget(evaluations=3))
     slow = PLAN.replace("256), 256]", "32), 32]")
@@ -153,6 +158,7 @@ def test_a_batch_is_judged_in_order_within_the_budget(catalogue: Catalogue, pool
     assert store.runs() == []
 
 
+@pytest.mark.slow
 def test_tuning_values_are_searched_at_the_full_size(service: Service, store: Store) -> None:
     answer = ask(service, "tune", task="tiny/gelu", source=RIGHT, plan=TUNED)
     assert answer["evaluation"]["verdict"] == "OK"
@@ -175,6 +181,7 @@ def test_tuning_does_not_tell_which_values_support_hidden_sizes(service: Service
     assert len({trial["time_us"] for trial in answer["trials"]}) == 1
 
 
+@pytest.mark.slow
 def test_a_session_starts_from_a_text_or_from_an_attempt_of_another_run(
     catalogue: Catalogue, pool: EvaluatorPool, store: Store
 ) -> None:

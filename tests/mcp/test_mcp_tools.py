@@ -112,6 +112,7 @@ def test_recorded_sessions_open_files_and_call_tools_that_exist(service: Service
             jsonschema.validate(arguments, {**schemas[step["tool"]], "additionalProperties": False})
 
 
+@pytest.mark.slow
 def test_answers_fit_the_short_schemas_and_the_complete_ones(service: Service) -> None:
     texts = {"source": RIGHT, "plan": PLAN}
 
@@ -163,6 +164,7 @@ def test_a_task_is_shown_without_its_hidden_sizes(service: Service) -> None:
     assert all(f", {cols}]" not in page["prompt"] for cols in HIDDEN_COLS)
 
 
+@pytest.mark.slow
 def test_compile_gives_registers_or_diagnostics_and_takes_no_evaluation(
     catalogue: Catalogue, pool: EvaluatorPool, store: Store
 ) -> None:
@@ -179,6 +181,7 @@ def test_compile_gives_registers_or_diagnostics_and_takes_no_evaluation(
         ask(service, "evaluate", task="tiny/gelu", source=RIGHT, plan=PLAN)
 
 
+@pytest.mark.slow
 def test_an_evaluation_and_a_profile_are_not_journalled(service: Service, store: Store) -> None:
     answer = ask(service, "evaluate", task="tiny/gelu", source=RIGHT, plan=PLAN)
     assert (answer["verdict"], answer["reason"]) == ("OK", "")
@@ -206,6 +209,7 @@ def test_hidden_sizes_are_one_row_and_what_tells_their_extents_is_left_out(servi
     assert (hidden["status"], hidden["error"], hidden["families"]) == ("passed", None, [])
 
 
+@pytest.mark.slow
 def test_after_so_many_failures_at_hidden_sizes_a_client_is_not_told_how(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -220,6 +224,7 @@ def test_after_so_many_failures_at_hidden_sizes_a_client_is_not_told_how(
     assert ask(service, "evaluate", task="tiny/gelu", source=RIGHT, plan=PLAN)["verdict"] == "OK"
 
 
+@pytest.mark.slow
 def test_a_build_that_fails_at_a_hidden_size_alone_does_not_tell_its_extents(service: Service) -> None:
     condition = " || ".join(f"COLS == {cols}" for cols in VISIBLE_COLS)
     source = RIGHT.replace('extern "C"', "template <int COLS>").replace(
@@ -253,6 +258,7 @@ def assert_nothing_secret_in(answer: dict[str, Any]) -> None:
     assert numbers.isdisjoint(str(cols) for cols in HIDDEN_COLS)
 
 
+@pytest.mark.slow
 def test_a_full_size_that_was_not_compared_is_told_with_every_verdict(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -281,6 +287,7 @@ def test_a_full_size_that_was_not_compared_is_told_with_every_verdict(
     service.close()
 
 
+@pytest.mark.slow
 def test_trouble_of_ours_is_no_fault_of_the_candidate_and_passes(service: Service) -> None:
     task = service._catalogue.task("tiny/gelu")[1]
     service._evaluator(task).oracle.close()
@@ -291,6 +298,7 @@ def test_trouble_of_ours_is_no_fault_of_the_candidate_and_passes(service: Servic
     service.close()
 
 
+@pytest.mark.slow
 def test_tasks_take_turns_where_few_are_kept_warm(
     service: Service, pool: EvaluatorPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -302,6 +310,7 @@ def test_tasks_take_turns_where_few_are_kept_warm(
     assert verdicts == ["OK"] * 3
 
 
+@pytest.mark.slow
 def test_submissions_become_a_run_that_everything_can_read(service: Service, store: Store) -> None:
     async def session(call: Call) -> list[dict[str, Any]]:
         page = await call("show_task", task="tiny/gelu")
@@ -417,6 +426,7 @@ def test_calls_beyond_those_that_may_wait_are_refused(service: Service, monkeypa
     assert all("2 calls are waiting already" in refusal for refusal in refusals)
 
 
+@pytest.mark.slow
 def test_a_call_that_is_cancelled_while_it_waits_takes_no_evaluation(
     catalogue: Catalogue, pool: EvaluatorPool, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -447,6 +457,7 @@ def test_a_call_that_is_cancelled_while_it_waits_takes_no_evaluation(
     assert talk(service, session) == 7
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
 def test_a_client_hears_how_far_a_call_is(
     service: Service, pool: EvaluatorPool, monkeypatch: pytest.MonkeyPatch, mode: str
@@ -506,6 +517,7 @@ def test_a_call_that_is_cancelled_at_work_ends_and_its_evaluation_is_counted(
     assert store.runs() == []
 
 
+@pytest.mark.slow
 def test_a_batch_is_evaluated_side_by_side_and_answered_in_order(
     catalogue: Catalogue, pool: EvaluatorPool, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

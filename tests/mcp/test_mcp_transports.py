@@ -67,8 +67,6 @@ def test_a_session_over_stdio_from_the_list_of_tasks_to_the_journal(tmp_path: Pa
         assert store.finished_tasks(run.id) == {"gelu": "the session ended"}
 
 
-@pytest.mark.all_cases("a session over stdio, above; test_mcp_sessions.py goes on with an earlier session")
-@pytest.mark.slow
 def test_the_configuration_of_the_page_starts_servers_that_go_on_with_each_other(tmp_path: Path) -> None:
     root = Path(__file__).parents[2]
     (block, *_) = re.findall(r"```json\n(.*?)```", (root / "docs" / "mcp.md").read_text(encoding="utf-8"), re.DOTALL)
@@ -151,6 +149,7 @@ def post(served: Served, message: dict[str, Any] = HELLO, **headers: str) -> htt
     return httpx2.post(served.address, json=message, headers={**accepted, **headers}, trust_env=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "header", [None, "Bearer", "Bearer wrong", f"Basic {TOKEN}", f"Bearer {TOKEN}x", "Bearer \xe9"]
 )
@@ -194,6 +193,7 @@ def test_the_newest_revision_needs_no_handshake(served: Served) -> None:
     assert NEWEST in answer["result"]["supportedVersions"]
 
 
+@pytest.mark.slow
 def test_over_http_a_client_with_the_token_is_served(served: Served) -> None:
     async def session() -> dict[str, Any]:
         headers = {"Authorization": f"Bearer {TOKEN}"}

@@ -48,6 +48,7 @@ def tensors(batch: Sequence[tuple[Text, list[Text]]], at: int) -> tuple[torch.Te
     return padded([text for text, _ in batch], 18, at), torch.stack(others)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @settings(max_examples=60, deadline=None)
 @given(

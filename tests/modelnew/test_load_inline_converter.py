@@ -35,12 +35,14 @@ def passes(workshop: EvaluatorPool, text: str, task: Task) -> None:
     assert all(check.status == "passed" for check in evaluation.correctness.sizes)
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", sorted(CORE))
 def test_a_converted_candidate_passes_its_task(workshop: EvaluatorPool, name: str) -> None:
     passes(workshop, CORE[name], shrunk(name))
 
 
+@pytest.mark.slow
 def test_a_return_in_the_middle_ends_the_host_function(workshop: EvaluatorPool) -> None:
     candidate = convert(CORE["bias_swish_scale"]).candidate
     assert candidate is not None
@@ -215,6 +217,7 @@ def test_what_torch_would_compute_is_refused(old: str, new: str, why: str) -> No
     assert any(why in problem.why for problem in conversion.problems), conversion.problems
 
 
+@pytest.mark.slow
 def test_damaged_texts_are_refused_or_converted_without_an_exception() -> None:
     for text in (GELU, SWISH, RAW_KERNEL):
         for at in range(0, len(text), 7):

@@ -110,6 +110,7 @@ def times(evaluator: ModelNewEvaluator, modelnew_zygote: Zygote) -> Times:
     return Times(evaluator, modelnew_zygote)
 
 
+@pytest.mark.slow
 def test_an_honest_candidate_is_timed_on_several_sets_with_weights_of_their_own(times: Times) -> None:
     performance = times(HONEST)
     assert performance.timing is not None

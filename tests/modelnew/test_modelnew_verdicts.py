@@ -83,6 +83,7 @@ def test_a_candidate_that_ends_its_process_crashed(judge: Judge, how: str) -> No
     judge(HONEST)
 
 
+@pytest.mark.slow
 def test_a_hang_is_a_timeout(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
     run = ModelNewChild.run
 

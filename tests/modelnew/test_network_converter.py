@@ -81,6 +81,7 @@ def passes(workshop: EvaluatorPool, conversion: Conversion, init: str, forward: 
     assert evaluation.verdict is Verdict.OK, evaluation.reason
 
 
+@pytest.mark.slow
 def test_layers_around_a_kernel_are_called_with_the_references_weights(workshop: EvaluatorPool) -> None:
     init = """
 self.conv = nn.Conv2d(width, 6, (3, 2), stride=2, padding=(1, 0), bias=True)
@@ -133,6 +134,7 @@ def tail(x, by: float = 2.0):
 """
 
 
+@pytest.mark.slow
 def test_modules_functions_and_lists_of_a_candidate_become_functions_of_the_plan(workshop: EvaluatorPool) -> None:
     init = """
 layers = []
@@ -211,6 +213,7 @@ OPTIONAL = (
 )
 
 
+@pytest.mark.slow
 def test_a_pointer_that_may_be_null_is_passed_where_there_is_a_tensor(workshop: EvaluatorPool) -> None:
     init = "self.by = nn.Parameter(torch.rand(1))"
     conversion = convert(written(init, "return module.scale(x, self.by)", cuda=OPTIONAL))

@@ -92,6 +92,7 @@ def test_a_launch_that_cannot_run_is_a_device_error(compiler: Compiler) -> None:
         backend.run(part, inputs)
 
 
+@pytest.mark.slow
 def test_setup_and_forward_run_apart_on_a_gpu(
     operator_of: Callable[[str], Operator], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -34,6 +35,7 @@ def replacements(group: CapturedGroup, module: nn.Module, order: tuple[int, ...]
     return [Replacement(call, module, order, restored) for call in group.calls]  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_every_call_of_a_repeated_group_is_replaced_with_its_own_weights() -> None:
     made, wrapped, program = graph_of(TWO_BLOCKS)
     norm = Norm()
@@ -80,6 +82,7 @@ class Both(nn.Module):
         return torch.cat([first.transpose(1, 2), y], -1), first.sin()
 
 
+@pytest.mark.slow
 def test_a_group_of_several_outputs_gives_each_to_its_readers() -> None:
     made, wrapped, program = graph_of(SEVERAL)
     groups = groups_of_model(SEVERAL)
@@ -116,6 +119,7 @@ class Scale(nn.Module):
         return [(x.transpose(1, 2) * 3 + 1).contiguous()]
 
 
+@pytest.mark.slow
 def test_outputs_get_the_strides_that_the_model_has() -> None:
     made, wrapped, program = graph_of(STRIDED)
     (group,) = groups_of_model(STRIDED).values()

@@ -22,12 +22,14 @@ def groups() -> list[CapturedGroup]:
     return list(groups_of_model(TWO_BLOCKS).values())
 
 
+@pytest.mark.slow
 def test_a_package_is_matched_by_digest(groups: list[CapturedGroup], norm_package: Callable[..., Path]) -> None:
     (match,) = match_packages(groups, [norm_package()])
     assert (match.group.operators, match.order, match.restored, match.reason) == (("layer_norm",), (0, 1), (None,), "")
     assert match.size is not None
 
 
+@pytest.mark.slow
 def test_what_is_no_package_of_this_model_is_refused(
     groups: list[CapturedGroup], norm_package: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -43,6 +45,7 @@ def test_what_is_no_package_of_this_model_is_refused(
             match_packages(among, folders)
 
 
+@pytest.mark.slow
 def test_a_package_that_was_evaluated_at_other_strides_replaces_nothing(
     groups: list[CapturedGroup], norm_package: Callable[..., Path]
 ) -> None:

@@ -26,6 +26,7 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.T
     return torch.relu(torch.nn.functional.linear(x, weight, bias))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["softmax", "linear"])
 def test_the_kernel_runs_at_every_tested_size(operator_of: Opened, task: str) -> None:
     operator = operator_of(task)
@@ -40,6 +41,7 @@ def test_the_kernel_runs_at_every_tested_size(operator_of: Opened, task: str) ->
         operator.check("huge")
 
 
+@pytest.mark.slow
 def test_setup_runs_once_for_a_set_of_weights(operator_of: Opened) -> None:
     operator, x = operator_of("linear"), torch.randn(8, 32)
     weight, bias = linear_weights()
@@ -67,6 +69,7 @@ def test_setup_runs_once_for_a_set_of_weights(operator_of: Opened) -> None:
     assert operator.setups == 7
 
 
+@pytest.mark.slow
 def test_torch_compiles_and_exports_it(operator_of: Opened) -> None:
     operator, x = operator_of("linear"), torch.randn(8, 32)
     weights = linear_weights()

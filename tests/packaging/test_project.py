@@ -39,6 +39,7 @@ def imported(path: Path, name: str) -> ModuleType:
     return module
 
 
+@pytest.mark.slow
 def test_a_package_says_what_was_evaluated_and_where(store: Store, packages: dict[str, Path]) -> None:
     folder = packages["softmax"]
     manifest = read_manifest(folder)
@@ -78,6 +79,7 @@ def test_a_package_says_what_was_evaluated_and_where(store: Store, packages: dic
     assert "Its licence is MIT" in (folder / "LICENSE").read_text()
 
 
+@pytest.mark.slow
 def test_pip_installs_it_and_its_tests_pass(
     packages: dict[str, Path], operator_of: Callable[[str], Operator], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

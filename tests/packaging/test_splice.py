@@ -22,6 +22,7 @@ def tensors(result: Any) -> list[torch.Tensor]:
     return [result["y"], *result["gates"]]
 
 
+@pytest.mark.slow
 def test_a_spliced_model_gives_the_same_results_in_the_same_arrangement(norm_package: Callable[..., Path]) -> None:
     module = types.ModuleType("net")
     exec(TWO_BLOCKS, module.__dict__)

@@ -124,6 +124,7 @@ def test_order_is_that_of_pairs_that_are_apart() -> None:
     assert SCRIPT.order(rows) == "80% of 5"
 
 
+@pytest.mark.slow
 def test_kernels_of_a_folder_are_modelled_and_others_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "level1").mkdir()
     (tmp_path / "level1" / "25_Swish.py").write_text(PROBLEM, encoding="utf-8")

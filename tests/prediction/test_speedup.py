@@ -81,6 +81,7 @@ def test_only_a_modelled_time_has_a_prediction() -> None:
         PredictedSpeedup.model_validate(predicted.model_dump() | {"low": 5.0})
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("warm_zygotes")
 def test_an_evaluation_on_an_emulated_device_predicts_a_speedup() -> None:
     result = evaluate("core/swish", SWISH, device="emulated:h100", seed=1)
@@ -114,6 +115,7 @@ def test_a_product_of_halves_takes_a_time_on_every_gpu(gpu: str) -> None:
             predict_baseline(odd, SPECS[gpu])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("warm_zygotes")
 def test_an_evaluation_whose_operators_cannot_be_told_has_no_prediction(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(oracle: Oracle, size: str = "full", *, run: bool = True) -> None:

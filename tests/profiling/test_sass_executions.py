@@ -436,6 +436,7 @@ NAMES = ("copy_1", "silu_exact", "sum_divergent", "transpose_padded_4096", "soft
 """A kernel of one block, a division, lanes that part, a loop with a barrier, two loops, one that is unrolled twice."""
 
 
+@pytest.mark.slow
 def test_an_h100_executed_each_instruction_as_often(ladder: ModuleType, tmp_path: Path) -> None:
     ladder.prepare(tmp_path)
     cases = json.loads((tmp_path / "cases.json").read_text(encoding="utf-8"))

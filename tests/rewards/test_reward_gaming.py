@@ -57,6 +57,7 @@ def rewards(result: EvaluationResult) -> list[float]:
     return [value for value in values if value is not None]
 
 
+@pytest.mark.slow
 def test_a_launch_that_is_split_earns_less(evaluator: Evaluator, plain: EvaluationResult) -> None:
     split = evaluate(evaluator, SPLIT_KERNEL, SPLIT)
     assert components(split.evaluation, split.profile).launches == 2
@@ -64,6 +65,7 @@ def test_a_launch_that_is_split_earns_less(evaluator: Evaluator, plain: Evaluati
     assert rewards(split)[0] < rewards(plain)[0]
 
 
+@pytest.mark.slow
 def test_more_accesses_that_are_laid_out_well_earn_less(evaluator: Evaluator, plain: EvaluationResult) -> None:
     redundant = evaluate(
         evaluator,
@@ -77,6 +79,7 @@ def test_more_accesses_that_are_laid_out_well_earn_less(evaluator: Evaluator, pl
     assert rewards(redundant)[0] < rewards(plain)[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("busy", ["blockIdx.x % 7 == 3", "blockIdx.x > 5000", "blockIdx.x * 2654435761u > 0xE0000000u"])
 def test_work_in_blocks_that_may_not_be_sampled_is_counted(
     evaluator: Evaluator, plain: EvaluationResult, busy: str

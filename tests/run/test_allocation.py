@@ -75,6 +75,7 @@ def test_tuned_children_take_no_rounds() -> None:
     assert steps_of([*attempts_of("a", 7.0), tuned], "a") == 1
 
 
+@pytest.mark.slow
 def test_a_run_gives_what_is_left_to_the_farthest_and_a_killed_one_goes_on_alike(
     tmp_path: Path, warm_zygotes: None
 ) -> None:

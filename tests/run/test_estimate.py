@@ -54,6 +54,7 @@ def reply_of(tokens: int, provider: str = "openai:m") -> Attempt:
     )
 
 
+@pytest.mark.slow
 def test_an_estimate_needs_no_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     message = brief()
     monkeypatch.delenv("OPENAI_API_KEY")
@@ -159,6 +160,7 @@ def test_of_each_round_no_more_are_measured_than_asked_for(
     assert saved == pytest.approx((rounds - measured) * (each - ASSUMED_EVALUATION_SECONDS))
 
 
+@pytest.mark.slow
 def test_of_many_tasks_a_sample_of_prompts_stands_for_all() -> None:
     tasks = ("gelu", "swish", "rmsnorm", "transpose")
     assert [context.task.name for context in task_contexts(config(tasks=tasks), most=2)] == ["gelu", "transpose"]

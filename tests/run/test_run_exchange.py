@@ -94,6 +94,7 @@ def run_with(
     return run.state, person
 
 
+@pytest.mark.slow
 def test_a_broken_reply_is_repaired_and_then_accepted(tmp_path: Path) -> None:
     broken = reply(KERNEL.replace("expf", "exponential"))
     state, person = run_with(tmp_path, [broken, reply()])
@@ -110,6 +111,7 @@ def test_a_broken_reply_is_repaired_and_then_accepted(tmp_path: Path) -> None:
     assert "exponential" in person.prompts[1], "the repair prompt shows what was wrong"
 
 
+@pytest.mark.slow
 def test_a_reply_equal_but_for_names_shares_the_evaluation_of_a_run_that_was_stopped_in_between(tmp_path: Path) -> None:
     def stop_after_the_first(event: Event, stop: StopSignal) -> None:
         if event.kind == "attempt":
@@ -142,6 +144,7 @@ def test_a_stop_does_not_wait_for_a_reply(tmp_path: Path) -> None:
         assert store.attempts(store.run("latest").id) == []
 
 
+@pytest.mark.slow
 def test_the_faster_of_two_right_kernels_is_kept_whatever_became_of_the_judges_metric(tmp_path: Path) -> None:
     """The Judge asks for fewer requests: the fast kernel has four times as many, and the slow one a quarter."""
     wide = reply(WIDE, PLAN.replace("[ceil_div(x.numel(), 256), 256]", "[1, 256]"))
@@ -166,6 +169,7 @@ def test_the_faster_of_two_right_kernels_is_kept_whatever_became_of_the_judges_m
     assert f"{REQUESTS} 1,024 -> 4,096" in fast.note, "what became of the metric is said all the same"
 
 
+@pytest.mark.slow
 def test_a_stop_far_from_the_floor_is_not_taken_and_a_warning_says_why(tmp_path: Path) -> None:
     slow = reply(WIDE, PLAN.replace("ceil_div(x.numel(), 256)", "1"))
     stop = '```json\n{"stop": "nothing is left to gain"}\n```'

@@ -123,6 +123,7 @@ def test_what_an_abort_does_to_helper_processes_says_nothing_of_candidate_or_tas
         assert store.finished_tasks(run.id) == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [ChildDied("signal 9", signal=9), ChildTimeout("no answer in 180 s")])
 @pytest.mark.parametrize(("deaths", "verdict"), [(1, Verdict.OK), (2, Verdict.INFRA)])
 def test_a_child_that_failed_once_costs_no_attempt(
@@ -145,6 +146,7 @@ def test_a_child_that_failed_once_costs_no_attempt(
     assert len(set(calls[:2])) == 1, "both tries have the same inputs"
 
 
+@pytest.mark.slow
 def test_a_task_whose_helper_process_failed_to_start_is_worked_on_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

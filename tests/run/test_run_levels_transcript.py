@@ -12,7 +12,7 @@ from kernelforge.records import Attempt, Budget, Operator, RunState, Verdict
 from kernelforge.run import configure
 from tests.run.run_helpers import open_store, run_in
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("warm_workshop")]
+pytestmark = pytest.mark.usefixtures("warm_workshop")
 
 TRANSCRIPT = Path(__file__).parents[2] / "results" / "reference" / "exchange-levels.jsonl"
 
@@ -74,7 +74,6 @@ def refused(attempts: list[Attempt]) -> None:
     assert attempts[-1].note.startswith("not accepted: modelled time")
 
 
-@pytest.mark.all_cases("test_run_transcript.py replays that of core, with a repair and a kernel that is refused")
 @pytest.mark.parametrize(
     ("task", "expected", "last"), [("matmul_square", [OK, OK, WRONG, OK, OK], repaired), ("softmax", [OK] * 4, refused)]
 )

@@ -88,7 +88,6 @@ def test_a_finished_run_is_not_resumed(finished: Path) -> None:
         resume_run(store.run("latest").id, store, Watcher(), StopSignal())
 
 
-@pytest.mark.all_cases("a run is stopped within each round, below; test_run_transcript.py stops and resumes one")
 def test_a_drained_run_resumes_to_the_same_attempts(finished: Path, tmp_path: Path) -> None:
     def stop_after_the_first(event: Event, stop: StopSignal) -> None:
         if event.kind == "attempt":
@@ -103,12 +102,14 @@ def test_a_drained_run_resumes_to_the_same_attempts(finished: Path, tmp_path: Pa
     assert decisions(tmp_path) == decisions(finished)
 
 
+@pytest.mark.slow
 def test_the_budget_of_evaluations_is_kept_to_the_letter(tmp_path: Path) -> None:
     run = run_in(tmp_path, quick_config(budget=Budget(rounds=3, evaluations=2)))
     assert run.state is RunState.STOPPED
     assert len(decisions(tmp_path)) == 2
 
 
+@pytest.mark.slow
 def test_the_budget_of_rounds_includes_the_seed(tmp_path: Path) -> None:
     run = run_in(tmp_path, quick_config(suite=small_core(), tasks=("gelu",), budget=Budget(rounds=1)))
     assert run.state is RunState.FINISHED
@@ -124,6 +125,7 @@ def test_a_task_out_of_time_ends_alone(tmp_path: Path) -> None:
     assert all("the task's budget of 1e-12 s wall time is spent" in reason for reason in reasons.values())
 
 
+@pytest.mark.slow
 def test_a_full_disk_stops_the_run_with_one_error_and_keeps_the_journal(tmp_path: Path) -> None:
     config = quick_config(suite=small_core(), tasks=("gelu",))
     with open_store(tmp_path) as store:

@@ -34,7 +34,6 @@ from tests.run.software_gpus import (
 from tests.support.llm_server import FakeLLM
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.usefixtures("own_leases", "warm_zygotes", "software_gpu"),
     pytest.mark.skipif(select_tier().tier == "none", reason="no jail tier works on this machine"),
 ]
@@ -91,6 +90,7 @@ def positions(attempts: Sequence[Attempt]) -> dict[int, int]:
     return {number: rank.position for number, rank in ranks.items() if rank is not None}
 
 
+@pytest.mark.slow
 def test_of_a_round_the_gpu_measures_what_is_predicted_fastest_and_takes_no_lease_for_the_rest(
     suite: Path, llm: str, software_gpu: list[SoftwareWorkshop], tmp_path: Path
 ) -> None:
@@ -129,6 +129,7 @@ def test_of_a_round_the_gpu_measures_what_is_predicted_fastest_and_takes_no_leas
         assert attempts[number].evaluation.screening.outcome == "failed"
 
 
+@pytest.mark.slow
 def test_boards_and_integrity_hold_what_was_measured_alone(suite: Path, llm: str, tmp_path: Path) -> None:
     start(tmp_path, config_of(suite, llm))
     with open_store(tmp_path) as store:
@@ -142,7 +143,6 @@ def test_boards_and_integrity_hold_what_was_measured_alone(suite: Path, llm: str
     assert {fingerprint.device for fingerprint in entry.fingerprints} == {"cuda:0"}
 
 
-@pytest.mark.all_cases("what is measured of a round, above; test_run_loop.py stops runs within each round")
 def test_a_run_that_is_stopped_in_a_round_measures_the_same_when_it_is_resumed(
     suite: Path, llm: str, software_gpu: list[SoftwareWorkshop], tmp_path: Path
 ) -> None:

@@ -45,7 +45,6 @@ from tests.run.run_helpers import Watcher, open_store, quick_config
 from tests.run.software_gpus import Gpu, SoftwareWorkshop
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.usefixtures("own_leases", "warm_zygotes"),
     pytest.mark.skipif(select_tier().tier == "none", reason="no jail tier works on this machine"),
 ]
@@ -155,6 +154,7 @@ def finished(
         yield runs
 
 
+@pytest.mark.slow
 def test_attempts_are_journalled_with_how_their_time_came_about(finished: Runs) -> None:
     attempts = finished.attempts
     assert {attempt.task for attempt in attempts} == set(TASKS)
@@ -230,6 +230,7 @@ def test_reports_work_on_a_measured_run(finished: Runs) -> None:
         assert exported["performance"]["timing"]["candidate"]["samples_us"]
 
 
+@pytest.mark.slow
 def test_a_gpu_that_dies_is_set_aside_and_its_task_goes_on_with_the_other(suite: Path, runs: Runs) -> None:
     runs.thorough = False
     run = runs.start(config_of(suite), "create", "create_dying")
@@ -242,6 +243,7 @@ def test_a_gpu_that_dies_is_set_aside_and_its_task_goes_on_with_the_other(suite:
     assert "unhealthy" in message
 
 
+@pytest.mark.slow
 def test_without_any_gpu_left_a_run_stops_with_one_error_and_can_go_on(suite: Path, runs: Runs) -> None:
     runs.thorough = False
     with pytest.raises(DeviceError, match="no GPU is left to run on") as caught:
@@ -263,6 +265,7 @@ def test_without_any_gpu_left_a_run_stops_with_one_error_and_can_go_on(suite: Pa
     assert message.startswith("cuda:0 is set aside: ")
 
 
+@pytest.mark.slow
 def test_an_entry_of_a_measured_run_is_verified_by_measuring_again(finished: Runs, suite: Path) -> None:
     with open_store(finished.folder) as store:
         records = RunRecords.load(store, store.run("latest"))

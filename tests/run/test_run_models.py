@@ -108,6 +108,7 @@ def test_every_call_is_journalled_with_its_tokens_and_dollars(tmp_path: Path, ll
     assert run.state is RunState.FINISHED
 
 
+@pytest.mark.slow
 def test_mixed_coders_take_turns(tmp_path: Path, llm: Any) -> None:
     llm()
     run = run_in(tmp_path, config(strategy="best-of-n", options={"samples": 4}, coder=("openai:coder", "openai:other"),
@@ -115,6 +116,7 @@ def test_mixed_coders_take_turns(tmp_path: Path, llm: Any) -> None:
     assert [item.coder for item in attempts_in(tmp_path, run)] == ["openai:coder", "openai:other"] * 2
 
 
+@pytest.mark.slow
 def test_independent_samples_are_asked_for_side_by_side(tmp_path: Path, llm: Any) -> None:
     all_asked = Barrier(6, timeout=60)
 
@@ -127,6 +129,7 @@ def test_independent_samples_are_asked_for_side_by_side(tmp_path: Path, llm: Any
     assert server.peak == len(server.calls) == 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("limits", "pattern"),
     [
@@ -174,6 +177,7 @@ def test_an_overshoot_is_less_than_one_call_for_each_in_flight(tmp_path: Path, l
     assert 5 <= len(server.calls) < 5 + 4
 
 
+@pytest.mark.slow
 def test_a_reply_that_was_paid_for_is_not_bought_again_after_a_stop(tmp_path: Path, llm: Any) -> None:
     all_asked = Barrier(4, timeout=60)
 
@@ -199,6 +203,7 @@ def test_a_reply_that_was_paid_for_is_not_bought_again_after_a_stop(tmp_path: Pa
     assert len(server.calls) == 4
 
 
+@pytest.mark.slow
 def test_a_server_that_stays_down_stops_the_run_in_good_order(tmp_path: Path, llm: Any) -> None:
     server = llm(lambda call: Fail(500) if call.number > 0 else answer(call))
     message: list[str] = []
@@ -213,6 +218,7 @@ def test_a_server_that_stays_down_stops_the_run_in_good_order(tmp_path: Path, ll
         assert resume_run(run.id, store, Silent(), StopSignal()).state is RunState.FINISHED
 
 
+@pytest.mark.slow
 def test_a_tuned_child_costs_no_call(tmp_path: Path, llm: Any) -> None:
     server = llm(lambda call: Say(reply(values="64 | 0")))
     run = run_in(tmp_path, config(tune=True, budget=Budget(rounds=1)))
@@ -225,6 +231,7 @@ def test_a_tuned_child_costs_no_call(tmp_path: Path, llm: Any) -> None:
     assert len(server.calls) == 1
 
 
+@pytest.mark.slow
 def test_lessons_of_one_task_are_shown_to_the_next_of_its_family(tmp_path: Path, llm: Any) -> None:
     lesson = "Wide loads of four floats halve the issue slots here."
 
@@ -275,6 +282,7 @@ class Silent:
         """Discard the event."""
 
 
+@pytest.mark.slow
 def test_a_judge_that_cannot_be_understood_does_not_end_the_task(tmp_path: Path, llm: Any) -> None:
     def script(call: Call) -> Say:
         return Say("I like it.") if call.model.startswith("judge") else answer(call)

@@ -29,6 +29,7 @@ def asking(server: FakeLLM, **changes: Any) -> RunConfig:
     return configure(**(options | changes))
 
 
+@pytest.mark.slow
 def test_siblings_of_a_draft_that_a_task_budget_ends_are_kept(tmp_path: Path) -> None:
     """One sample is asked again, which the budget refuses; the replies to the others are in the journal by then."""
 
@@ -57,6 +58,7 @@ def test_siblings_of_a_draft_that_a_task_budget_ends_are_kept(tmp_path: Path) ->
     assert sum(message.usage is not None for message in messages) == 4
 
 
+@pytest.mark.slow
 def test_a_finding_is_not_bought_again_when_the_coder_could_not_be_asked(tmp_path: Path) -> None:
     """Nor where the process was killed while the Coder was asked: the finding is in the journal by then."""
     down = True

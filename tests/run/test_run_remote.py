@@ -23,8 +23,6 @@ from tests.run.run_helpers import TASKS, open_store, quick_config, run_in
 from tests.support.ssh_host import SshHost, reachable_host, ssh_clients
 from tests.workers.engine_orders import all_gone, family_of
 
-pytestmark = pytest.mark.slow
-
 CANARY = "canary-of-a-key"
 
 
@@ -56,7 +54,7 @@ def local(host: SshHost, tmp_path_factory: pytest.TempPathFactory) -> list[dict[
     return results(folder)
 
 
-@pytest.mark.all_cases("tests/workers/test_engine_ssh.py evaluates there, cuts and goes on, on two kinds of server")
+@pytest.mark.slow
 def test_a_run_there_equals_one_here_and_survives_a_cut(
     host: SshHost, tmp_path: Path, local: list[dict[str, Any]]
 ) -> None:
@@ -83,7 +81,6 @@ def test_a_run_there_equals_one_here_and_survives_a_cut(
     assert all_gone(seen | set(host.pids))
 
 
-@pytest.mark.all_cases("test_run_measured.py has a GPU that dies while others go on, and the test above a cut")
 def test_a_machine_that_goes_away_leaves_its_tasks_to_the_others(
     host: SshHost, tmp_path: Path, local: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,6 +114,7 @@ def test_without_any_machine_there_is_no_run(host: SshHost) -> None:
         open_pool(",".join(urls))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "message"),
     [

@@ -12,7 +12,7 @@ from kernelforge.records import Attempt, Budget, Operator, RunState, Verdict
 from kernelforge.run import Event, StopSignal, configure, resume_run
 from tests.run.run_helpers import Watcher, open_store, run_in
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("warm_workshop")]
+pytestmark = pytest.mark.usefixtures("warm_workshop")
 
 TRANSCRIPT = Path(__file__).parents[2] / "results" / "reference" / "exchange-core.jsonl"
 
@@ -43,8 +43,7 @@ CUT_TO = {
 
 LAST = "transpose"
 """Prompts show lessons of earlier tasks, those of cross_entropy the ones of softmax, and none shows this task's."""
-ALIKE = pytest.mark.all_cases("matmul has a child that was tuned, too")
-TASKS = [pytest.param(task, marks=[ALIKE] if task == LAST else []) for task in RECORDED]
+TASKS = [pytest.param(task, marks=[pytest.mark.slow] if task == LAST else []) for task in RECORDED]
 EACH = pytest.mark.parametrize("task", TASKS)
 
 
@@ -127,6 +126,7 @@ def test_the_transcript_says_who_wrote_it() -> None:
     assert {line.task for talk in talks for line in talk.lines} == set(RECORDED)
 
 
+@pytest.mark.slow
 @EACH
 def test_every_attempt_has_the_recorded_verdict(replay_of_all: list[Attempt], task: str) -> None:
     assert outcomes(replay_of_all, task) == RECORDED[task]

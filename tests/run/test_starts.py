@@ -215,6 +215,7 @@ def test_a_start_changes_the_digest_of_a_run_and_none_does_not() -> None:
 # Where it stands in the search
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("warm_workshop")
 def test_the_built_in_agents_make_a_better_kernel_and_spend_no_round_on_the_start(tmp_path: Path) -> None:
     start = start_from_text("swish", COMMENTED)
@@ -230,6 +231,7 @@ def test_the_built_in_agents_make_a_better_kernel_and_spend_no_round_on_the_star
     assert any(attempt.accepted for attempt in others)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("warm_workshop")
 def test_a_stopped_run_goes_on_with_its_start(tmp_path: Path) -> None:
     def stop_at_once(event: Event, stop: StopSignal) -> None:
@@ -246,6 +248,7 @@ def test_a_stopped_run_goes_on_with_its_start(tmp_path: Path) -> None:
     assert attempts[0].start == made.starts[0].origin
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("warm_workshop")
 def test_a_model_is_shown_a_wrong_start_with_its_verdict_and_repairs_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -269,6 +272,7 @@ def test_a_model_is_shown_a_wrong_start_with_its_verdict_and_repairs_it(
     assert "Verdict WRONG, at stage `small`" in prompt
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("warm_workshop")
 def test_an_attempt_of_another_run_is_a_start_and_a_transcript_revises_it(tmp_path: Path) -> None:
     first = run_in(tmp_path, config(start_from_text("swish", COMMENTED), budget=Budget(rounds=1)))
@@ -288,6 +292,7 @@ def test_an_attempt_of_another_run_is_a_start_and_a_transcript_revises_it(tmp_pa
     assert revised.candidate == best.candidate
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("warm_workshop")
 @pytest.mark.parametrize(
     ("text", "verdict"),

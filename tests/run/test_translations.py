@@ -43,6 +43,7 @@ def horner() -> Task:
     return task.model_copy(update={"sizes": sizes})
 
 
+@pytest.mark.slow
 @needs_cc
 def test_each_sample_gets_its_verdict_and_the_prompt_shows_no_c(horner: Task) -> None:
     right = f"Here it is.\n```c\n{horner.c_source}```\n"
@@ -91,6 +92,7 @@ def test_a_task_without_known_cuda_is_refused(horner: Task) -> None:
         list(translate([horner.model_copy(update={"translation": ""})], Scripted([]), samples=1, seed=1))
 
 
+@pytest.mark.slow
 @needs_cc
 def test_right_translations_are_rows_in_the_other_direction_too(horner: Task, warm_zygotes: None) -> None:
     horner = horner.model_copy(update={"source": horner.source.replace("N = 33554432", "N = 32768")})

@@ -43,6 +43,7 @@ def test_memory_files_are_refused(act):
     assert not act("memfd_hog")["opened"]
 
 
+@pytest.mark.slow
 def test_a_busy_loop_dies_of_cpu_time(zygote):
     limits = replace(LIMITS, cpu_s=1)
     with zygote.spawn(limits) as child:
@@ -57,6 +58,7 @@ def test_a_silent_child_is_killed_at_the_wall_limit(child, act):
     assert child.death().cause == "killed"
 
 
+@pytest.mark.slow
 def test_a_child_that_does_not_work_on_its_answer_is_killed_before_the_wall_limit(zygote):
     limits = replace(LIMITS, cpu_s=1, idle_s=2.0)
     with zygote.spawn(limits) as child:

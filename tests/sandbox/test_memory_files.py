@@ -443,6 +443,7 @@ def test_large_tensors_reach_a_child_with_a_gpu_and_come_back_as_files(with_gpu)
         assert [bytes(blob) for blob in onward.blobs] == [content[:1000], content]
 
 
+@pytest.mark.slow
 def test_a_child_without_a_gpu_is_sent_no_file(zygote):
     content = os.urandom(SMALLEST_FILE)
     with zygote.spawn(LIMITS) as child:

@@ -70,6 +70,7 @@ os.execv(sys.executable, [sys.executable, *sys.argv[2:]])
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.getuid() != 0, reason="everything runs unprivileged already")
 @pytest.mark.skipif(
     not reachable_by_others(Path(kernelforge.__file__)), reason="the checkout lies where another user cannot read it"
@@ -145,12 +146,14 @@ def under_filter(*refused):
     return done.stdout
 
 
+@pytest.mark.slow
 def test_where_namespaces_are_refused_landlock_holds():
     output = under_filter(UNSHARE)
     assert "TIER landlock" in output
     assert "STARTED" in output
 
 
+@pytest.mark.slow
 def test_where_no_tier_works_untrusted_code_is_refused_unless_allowed():
     output = under_filter(UNSHARE, LANDLOCK_CREATE)
     assert "TIER none" in output

@@ -395,6 +395,7 @@ print("TIER", probe().tier, gpu_tier(), Zygote("gpu-runner").tier, Zygote("runne
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.getuid() != 0 or not shutil.which("setpriv"), reason="needs root and setpriv")
 def test_where_a_container_hides_parts_of_proc_gpu_roles_use_landlock():
     done = subprocess.run(

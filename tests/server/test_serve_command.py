@@ -43,6 +43,7 @@ def refusal(*words: str) -> str:
     return str(result.exception)
 
 
+@pytest.mark.slow
 def test_a_public_address_needs_a_token(tmp_path: Path) -> None:
     message = refusal("--host", "0.0.0.0", "--results", str(tmp_path))
     assert "kernelforge token create" in message
@@ -89,6 +90,7 @@ def test_a_file_of_options_is_refused_as_the_options_are(tmp_path: Path, text: s
     assert result.exit_code != 0
 
 
+@pytest.mark.slow
 def test_the_command_line_goes_before_the_file(tmp_path: Path) -> None:
     file = tmp_path / "serve.toml"
     file.write_text('reward = "none/1"\nhost = "0.0.0.0"\n')
@@ -134,6 +136,7 @@ def server(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
         yield started
 
 
+@pytest.mark.slow
 def test_it_serves_and_ends_with_0_at_a_signal(server: tuple[subprocess.Popen[str], str], tmp_path: Path) -> None:
     process, url = server
     with httpx2.Client(base_url=url, timeout=START_S) as client:
@@ -183,7 +186,7 @@ def forward(x):
 """
 
 
-@pytest.mark.all_cases("test_kernelgym.py speaks to the service, tests/compile/test_triton_build.py builds Triton")
+@pytest.mark.slow
 @pytest.mark.skipif(installed_triton() is None, reason="the extra triton is not installed")
 def test_kernelgyms_client_is_paid_for_right_triton(server: tuple[subprocess.Popen[str], str]) -> None:
     reference = load_suite("core").task("swish").source
@@ -220,7 +223,7 @@ def forward(x):
 """
 
 
-@pytest.mark.all_cases("test_sessions_prompts.py has contrast's prompts, test_contrast.py its choice")
+@pytest.mark.slow
 def test_a_turn_of_a_contrast_session_is_shown_the_kernels_of_earlier_jobs(
     server: tuple[subprocess.Popen[str], str],
 ) -> None:
@@ -302,6 +305,7 @@ class ModelNew(torch.nn.Module):
 """
 
 
+@pytest.mark.slow
 def test_a_model_new_runs_in_its_lane_by_the_client_and_by_protocols_and_learns_nothing(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text(CANARY)

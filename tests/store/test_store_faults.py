@@ -63,6 +63,7 @@ def numbered(number: int) -> Attempt:
     return make_attempt(make_run(), make_task(), number, verdict, parent=number - 1 if number else None, move="m")
 
 
+@pytest.mark.slow
 def test_twenty_kills_leave_only_whole_attempts(path: Path):
     chance = random.Random(20)
     reported = -1
@@ -146,6 +147,7 @@ def test_a_full_disk_keeps_what_was_there(path: Path):
         store.add_attempt(make_attempt(make_run(), make_task(), 9, Verdict.OK))
 
 
+@pytest.mark.slow
 def test_a_file_size_limit_reads_as_a_full_disk(path: Path):
     Store.open(path).close()
     process = child(
@@ -373,6 +375,7 @@ def test_a_read_only_store_reads_and_refuses_to_write(path: Path):
                 reader.start_run(make_run("r2"))
 
 
+@pytest.mark.slow
 def test_reading_needs_no_writable_folder():
     # Not below pytest's folder, which every session that starts closes to other users.
     with tempfile.TemporaryDirectory() as folder:
@@ -424,6 +427,7 @@ LOCK = """
 """
 
 
+@pytest.mark.slow
 def test_the_lock_of_a_live_process_holds_and_that_of_a_dead_one_is_taken_over(path: Path):
     with Store.open(path) as store:
         store.start_run(make_run())
@@ -449,6 +453,7 @@ def test_what_a_killed_process_told_is_not_how_the_next_one_stands(path: Path):
             assert read_status(path.parent, "r1") == "2 workers"
 
 
+@pytest.mark.slow
 def test_two_processes_may_write_two_runs_at_once(path: Path):
     script = """
         import sys

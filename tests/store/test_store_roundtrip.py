@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -118,6 +119,7 @@ def attempts(draw: st.DrawFn) -> Attempt:
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(attempts())
 def test_any_attempt_comes_back_equal(attempt: Attempt):

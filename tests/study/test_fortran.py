@@ -79,6 +79,7 @@ end subroutine
 """
 
 
+@pytest.mark.slow
 @needs_gfortran
 @pytest.mark.parametrize(
     ("kernel", "code", "form"),
@@ -148,6 +149,7 @@ end module
 """
 
 
+@pytest.mark.slow
 @needs_gfortran
 @pytest.mark.parametrize(
     ("kernel", "code", "model", "old", "new"),

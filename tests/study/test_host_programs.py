@@ -90,11 +90,13 @@ void conjugate_gradient(int n, const double *d_A, const double *d_b, double *d_x
 """
 
 
+@pytest.mark.slow
 def test_a_function_that_copies_and_launches_is_run(judge: StudyJudge) -> None:
     right = judge.judge("axpy", AXPY, "cuda")
     assert (right.used_model, right.verdict, right.device) == ("cuda", "right", "emulated:h100")
 
 
+@pytest.mark.slow
 def test_hip_is_run_with_its_own_names(judge: StudyJudge) -> None:
     code = AXPY.replace("cuda_runtime.h", "hip/hip_runtime.h").replace("cuda", "hip")
     launch = "axpy_kernel<<<(n + block - 1) / block, block>>>(n, a, d_x, d_y);"
@@ -128,6 +130,7 @@ def test_a_mistake_of_the_host_is_wrong(judge: StudyJudge, old: str, new: str, v
     assert (wrong.verdict, wrong.evaluation) == ("wrong", verdict), wrong.reason
 
 
+@pytest.mark.slow
 def test_kernels_in_a_loop_of_the_host_solve_a_system(judge: StudyJudge) -> None:
     right = judge.judge("cg", CG, "cuda")
     assert (right.verdict, right.form) == ("right", "A x = b by conjugate gradients, A dense"), right.reason
@@ -135,6 +138,7 @@ def test_kernels_in_a_loop_of_the_host_solve_a_system(judge: StudyJudge) -> None
     assert (wrong.verdict, wrong.evaluation) == ("wrong", Verdict.WRONG)
 
 
+@pytest.mark.slow
 def test_managed_memory_is_read_by_both(judge: StudyJudge) -> None:
     code = CG.replace("double *work;\n    cudaMalloc(", "double *work;\n    cudaMallocManaged(").replace(
         "    double sum;\n", ""
@@ -145,6 +149,7 @@ def test_managed_memory_is_read_by_both(judge: StudyJudge) -> None:
     assert judge.judge("cg", code, "cuda").verdict == "right"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new"),
     [
@@ -168,6 +173,7 @@ FUSED = "__host__ __device__ double fused(double a, double b) { return __fma_rn(
 VALUES = "template <int N> __global__ void fill(double *x) { x[0] = N; }"
 
 
+@pytest.mark.slow
 def test_long_chains_of_functions_take_no_time() -> None:
     head = "__global__ void k(int n, float a, const float *x, float *y) {}\n"
     takes = "(int n, float a, float *x, float *y)"

@@ -48,6 +48,7 @@ void cg(const std::vector<std::vector<double>>& A, const std::vector<double>& b,
 }"""
 
 
+@pytest.mark.slow
 def test_a_kernel_is_right_by_the_form_that_it_computes(judge: StudyJudge) -> None:
     right = judge.judge("gemv", GEMV, "cuda")
     assert (right.used_model, right.verdict, right.form) == ("cuda", "right", "alpha A x + beta y, A by columns")
@@ -67,12 +68,14 @@ def test_what_does_not_compile_is_wrong(judge: StudyJudge) -> None:
     assert (broken.verdict, broken.evaluation) == ("wrong", Verdict.BUILD)
 
 
+@pytest.mark.slow
 def test_cpp_with_vectors_runs_in_the_jail(judge: StudyJudge) -> None:
     right = judge.judge("cg", CG, "cpp")
     assert (right.used_model, right.verdict, right.device) == ("openmp", "right", "cpu")
     assert judge.judge("cg", CG.replace("rho / pq", "pq / rho"), "cpp").verdict == "wrong"
 
 
+@pytest.mark.slow
 def test_n_rows_and_m_columns_are_right_as_well(judge: StudyJudge) -> None:
     code = """void gemv(int n, int m, const double *A, const double *x, double *y) {
 #pragma omp parallel for
@@ -136,6 +139,7 @@ void cg(int n, const double *A, const double *b, double *x, int max_iter, double
 }"""
 
 
+@pytest.mark.slow
 def test_regions_with_right_clauses_are_right(judge: StudyJudge) -> None:
     right = judge.judge("gemm", OFFLOAD, "c")
     assert (right.used_model, right.verdict, right.form) == ("openmp-offload", "right", "A B, by rows"), right.reason
@@ -143,6 +147,7 @@ def test_regions_with_right_clauses_are_right(judge: StudyJudge) -> None:
     assert (right.used_model, right.verdict) == ("openacc", "right"), right.reason
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("kernel", "code", "old", "new", "verdict", "words"),
@@ -164,6 +169,7 @@ def test_wrong_clauses_are_wrong(
     assert words in wrong.reason
 
 
+@pytest.mark.slow
 def test_vectors_are_the_hosts(judge: StudyJudge) -> None:
     code = """#include <vector>
 void axpy(double a, const std::vector<double> &x, std::vector<double> &y) {

@@ -20,8 +20,6 @@ from kernelforge.study.programming_models import missing_tool
 from kernelforge.study.signatures import Underivable
 from kernelforge.translation import kokkos
 
-pytestmark = pytest.mark.slow
-
 needs_kokkos = pytest.mark.skipif(
     shutil.which("c++") is None or missing_tool("kokkos") != "", reason="there is no C++ compiler, or no Kokkos"
 )
@@ -177,6 +175,7 @@ void cg(const Matrix &A, const Vector &b, Vector &x, int max_iter, double tol) {
 """
 
 
+@pytest.mark.slow
 @needs_kokkos
 @pytest.mark.one_in(8)
 @pytest.mark.parametrize(
@@ -195,6 +194,7 @@ def test_right_codes_are_right(judge: StudyJudge, kernel: str, code: str) -> Non
     assert (right.used_model, right.verdict, right.device) == ("kokkos", "right", "cpu"), right.reason
 
 
+@pytest.mark.slow
 @needs_kokkos
 @pytest.mark.one_in(8)
 @pytest.mark.parametrize(

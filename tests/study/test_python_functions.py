@@ -69,6 +69,7 @@ extern "C" __global__ void axpy(int n, float a, const float *x, float *y) {
 """
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("kernel", "code", "model", "form"),
@@ -104,6 +105,7 @@ def test_a_mistake_is_wrong(judge: StudyJudge, old: str, new: str, verdict: Verd
     assert (wrong.verdict, wrong.evaluation) == ("wrong", verdict), wrong.reason
 
 
+@pytest.mark.slow
 def test_the_transpose_of_an_array_that_carries_its_extents_is_wrong(judge: StudyJudge) -> None:
     for kernel, parameters, product in (("gemv", "A, x", "A.T @ x"), ("gemm", "A, B", "B @ A")):
         wrong = judge.judge(kernel, f"import numpy as np\ndef f({parameters}):\n    return {product}\n", "python")

@@ -171,6 +171,7 @@ void cg(int n, const double *A, const double *b, double *x, int max_iter, double
 """
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(4)
 @needs_compiler
 @pytest.mark.parametrize(
@@ -191,6 +192,7 @@ def test_right_codes_are_right(judge: StudyJudge, kernel: str, code: str) -> Non
     assert (right.used_model, right.verdict, right.device) == ("thrust", "right", "cpu"), right.reason
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(4)
 @needs_compiler
 @pytest.mark.parametrize(

@@ -57,6 +57,7 @@ def launch(a, b):
 """
 
 
+@pytest.mark.slow
 @needs_triton
 @pytest.mark.parametrize(("kernel", "code", "form"), [("axpy", AXPY, "alpha x + y"), ("gemv", GEMV, "A x, A by rows")])
 def test_a_kernel_is_right_by_the_form_that_it_computes(judge: StudyJudge, kernel: str, code: str, form: str) -> None:

@@ -70,6 +70,7 @@ def test_the_two_differ_in_the_accumulator_alone() -> None:
         assert (item.name, item.source, item.sizes) == (other.name, other.source, other.sizes)
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("step", [1, 16])
 @pytest.mark.parametrize("seed", [1, 2, 3])

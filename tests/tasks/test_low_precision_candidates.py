@@ -24,6 +24,7 @@ def reduced(name: str) -> Task:
     return task.model_copy(update={"source": size_source(task, "small")})
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(4)
 @pytest.mark.parametrize("file", FILES, ids=[file.stem for file in FILES])
 def test_a_right_kernel_is_ok(workshop: EvaluatorPool, file: Path) -> None:

@@ -156,6 +156,7 @@ def test_the_same_function_in_another_language_computes_the_same(task: Task, tmp
         compare_with_oracle(in_c, size, tmp_path / "function.so")
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(4)
 @each_task
 def test_the_known_translation_is_right(task: Task, workshop: EvaluatorPool) -> None:

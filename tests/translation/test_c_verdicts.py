@@ -13,6 +13,7 @@ HEAD = "void heat_step(int rows, int cols, float r, const float *u, float *next)
 COPY = "for (long i = 0; i < (long)rows * cols; i++) next[i] = u[i];"
 
 
+@pytest.mark.slow
 def test_the_known_c_is_right_at_every_size(judge: Judge, heat_step: Task) -> None:
     evaluation = judge(heat_step.c_source)
     assert evaluation.correctness is not None
@@ -66,6 +67,7 @@ def test_an_output_that_is_not_written_is_not_right_by_luck(judge: Judge, heat_s
     judge(heat_step.c_source.replace("next[at] = u[at];", ""), Verdict.WRONG)
 
 
+@pytest.mark.slow
 def test_a_call_that_never_ends_is_a_timeout(judge: Judge) -> None:
     judge(f"{HEAD}{{ for (volatile int i = 0; ; i++) ; }}", Verdict.TIMEOUT)
 

@@ -29,6 +29,7 @@ def with_directive(task: Task, directive: str) -> str:
     return task.c_source.replace(ROWS, f"\n{directive}\n{ROWS}", 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("offload", ["openmp", "openacc"])
 def test_clauses_decide_what_a_region_sees(c_evaluator: CEvaluator, heat_step: Task, offload: Offload) -> None:
     right = with_directive(heat_step, CLAUSES[offload])
@@ -43,6 +44,7 @@ def test_clauses_decide_what_a_region_sees(c_evaluator: CEvaluator, heat_step: T
     assert "uses memory of the host" in reason
 
 
+@pytest.mark.slow
 def test_a_write_to_an_input_by_its_copy_ends_the_call(c_evaluator: CEvaluator, heat_step: Task) -> None:
     clauses = CLAUSES["openmp"].replace("map(to: u", "map(tofrom: u")
     assert verdict_of(c_evaluator, with_directive(heat_step, clauses), "openmp") == (Verdict.OK, "")
@@ -51,6 +53,7 @@ def test_a_write_to_an_input_by_its_copy_ends_the_call(c_evaluator: CEvaluator, 
     assert verdict_of(c_evaluator, f"{HEAD}{{ {change}{body}", "openmp")[0] is Verdict.CRASH
 
 
+@pytest.mark.slow
 def test_a_region_runs_on_a_device_and_copies_name_their_sides(c_evaluator: CEvaluator, heat_step: Task) -> None:
     body = heat_step.c_source.partition(HEAD)[2].partition("{")[2]
     change = """

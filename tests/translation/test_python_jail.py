@@ -124,6 +124,7 @@ def test_an_evaluator_without_processes_for_python_says_so(c_evaluator: CEvaluat
         c_evaluator.evaluate(c_candidate(STEP), seed=11, language="python")
 
 
+@pytest.mark.slow
 def test_time_memory_and_exits_are_the_candidates(try_door: Door) -> None:
     assert "no end of 'run' within 5 s" in try_door("while True: pass", Verdict.TIMEOUT)
     try_door("bytearray(8 << 30)", Verdict.LIMIT)

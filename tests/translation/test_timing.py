@@ -194,6 +194,7 @@ def body_of(task: Task) -> str:
     return task.c_source.partition(HEAD)[2].partition("{")[2]
 
 
+@pytest.mark.slow
 def test_a_right_function_is_timed_against_the_suites_and_pytorch(timing_judge: Judge, heat_step: Task) -> None:
     evaluation = timing_judge(heat_step.c_source)
     assert evaluation.verdict is Verdict.OK, evaluation.reason

@@ -14,8 +14,6 @@ from kernelforge.records import Verdict
 from kernelforge.workers.roles import CancellableCall, DeviceWorker, WorkerSettings
 from tests.workers.engine_orders import order, slow_run
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory, open_warm: Callable[..., DeviceWorker]) -> Iterator[DeviceWorker]:
@@ -25,6 +23,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory, open_warm: Callable[..., Dev
         yield bench
 
 
+@pytest.mark.slow
 def test_the_oracles_of_the_last_tasks_are_kept(bench: DeviceWorker) -> None:
     tasks = [order(rows=rows) for rows in (64, 65, 66)]
     for task in tasks:
@@ -36,6 +35,7 @@ def test_the_oracles_of_the_last_tasks_are_kept(bench: DeviceWorker) -> None:
     assert bench.cached_tasks == {tasks[0].task.digest, tasks[2].task.digest}
 
 
+@pytest.mark.slow
 def test_oracles_that_hold_too_much_are_closed(bench: DeviceWorker) -> None:
     small, large = order(), order(rows=1 << 16)
     bench.evaluate(small)
@@ -46,6 +46,7 @@ def test_oracles_that_hold_too_much_are_closed(bench: DeviceWorker) -> None:
     )
 
 
+@pytest.mark.slow
 def test_an_interrupt_ends_the_call_in_progress_and_no_other(bench: DeviceWorker) -> None:
     assert not bench.interrupt(), "there is no call"
     begun = threading.Event()

@@ -42,8 +42,6 @@ from tests.workers.engine_orders import (
     until,
 )
 
-pytestmark = pytest.mark.slow
-
 RUN_LIMIT_S = 3.0
 CANARY = f"canary-{secrets.token_hex(16)}"
 
@@ -89,6 +87,7 @@ async def evaluated(engine: LocalEngine, evaluation_order: EvaluationOrder) -> E
     return await engine.evaluate(evaluation_order, (await idle_slot(engine)).name)
 
 
+@pytest.mark.slow
 async def test_each_verdict_comes_back_from_a_slot(engine: LocalEngine) -> None:
     orders = (order(), order(WRONG), order(BROKEN), order(FORBIDDEN))
     reports = [await evaluated(engine, evaluation_order) for evaluation_order in orders]
@@ -103,6 +102,7 @@ async def test_each_verdict_comes_back_from_a_slot(engine: LocalEngine) -> None:
     assert all(report.worker_seconds > 0 for report in reports)
 
 
+@pytest.mark.slow
 async def test_a_run_over_the_limit_is_a_timeout_that_the_fingerprint_explains(engine: LocalEngine) -> None:
     evaluation = (await evaluated(engine, slow_run("to its end"))).evaluation
     assert evaluation.verdict is Verdict.TIMEOUT
@@ -145,6 +145,7 @@ async def test_a_brief_tells_nothing_of_hidden_sizes(engine: LocalEngine) -> Non
     assert "H100" in facts.device["device"]
 
 
+@pytest.mark.slow
 async def test_a_testers_reply_is_scored_in_the_oracles_that_workers_share(engine: LocalEngine) -> None:
     plans = {"far_below": "def inputs(x):\n    return uniform(-900, -800)\n", "shell": "import os\n"}
     reply = json.dumps({"generators": [{"name": name, "why": "w", "plan": plan} for name, plan in plans.items()]})
@@ -169,6 +170,7 @@ async def test_a_task_that_cannot_be_judged_is_trouble_and_no_score(engine: Loca
     assert after.evaluation.verdict is Verdict.OK
 
 
+@pytest.mark.slow
 async def test_a_class_with_host_code_is_run_by_torch_in_its_lane(engine: LocalEngine) -> None:
     orders = (host_code(), host_code("return 2.5 * x + y"), host_code("return x.cuda()"))
     assert isinstance(await engine.prepare(orders[0]), Prepared)
@@ -180,6 +182,7 @@ async def test_a_class_with_host_code_is_run_by_torch_in_its_lane(engine: LocalE
     assert (unsupported.trouble.code, unsupported.trouble.retryable) == ("unsupported", False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "slow",
     [slow_build(), slow_run(), host_code("while True: pass")],
@@ -196,6 +199,7 @@ async def test_a_cancelled_order_frees_its_slot_and_the_next_one_is_right(
     assert engine.health().restarts == before, "its worker came back by itself"
 
 
+@pytest.mark.slow
 async def test_cancelling_a_preparation_lets_the_next_one_begin(engine: LocalEngine) -> None:
     await cancelled(engine.prepare(slow_build("prepared")), after_s=1.0)
     async with asyncio.timeout(20):
@@ -242,6 +246,7 @@ def reads_the_secret(pid: int, secret: Path) -> bool:
         return False  # it ended, or not even we may look
 
 
+@pytest.mark.slow
 async def test_a_killed_worker_is_replaced_and_leaves_nothing_behind(engine: LocalEngine) -> None:
     before = engine.health().restarts
     slot = (await idle_slot(engine)).name
@@ -259,6 +264,7 @@ async def test_a_killed_worker_is_replaced_and_leaves_nothing_behind(engine: Loc
     assert engine.health().restarts == before + 1
 
 
+@pytest.mark.slow
 async def test_a_killed_oracle_host_is_replaced_and_leaves_nothing_behind(engine: LocalEngine) -> None:
     await evaluated(engine, order())
     (host,) = own_oracle_hosts()
@@ -275,6 +281,7 @@ async def test_a_killed_oracle_host_is_replaced_and_leaves_nothing_behind(engine
     await until(lambda: not running(children))
 
 
+@pytest.mark.slow
 async def test_a_drained_slot_leaves_no_process_and_comes_back(engine: LocalEngine) -> None:
     before = engine.health().restarts
     slot = (await idle_slot(engine)).name
@@ -287,6 +294,7 @@ async def test_a_drained_slot_leaves_no_process_and_comes_back(engine: LocalEngi
     assert engine.health().restarts == before
 
 
+@pytest.mark.slow
 async def test_a_seat_whose_worker_never_starts_is_set_aside_with_the_reason() -> None:
     worker_slot = WorkerSlot("nowhere", WorkerSettings(role="device", device="emulated:nowhere"), lambda: None)
     worker_slot.open()
@@ -326,6 +334,7 @@ def test_options_that_do_not_go_together_are_refused() -> None:
         LocalEngine("emulated:h100", run_limit_s=0)
 
 
+@pytest.mark.slow
 def test_workers_die_with_a_gateway_that_is_killed() -> None:
     script = f"""
         import asyncio, os, sys

@@ -43,7 +43,6 @@ from tests.workers.engine_orders import (
 
 pytestmark = [
     pytest.mark.ray,
-    pytest.mark.slow,
     pytest.mark.timeout(600),
     # Not importorskip: Ray reads whether it is to use a token when it is imported.
     pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray, of the extra ray"),
@@ -182,6 +181,7 @@ def verdict(report: EvaluationReport) -> Verdict | str:
     return report.evaluation.verdict if report.evaluation is not None else str(report.trouble)
 
 
+@pytest.mark.slow
 async def test_verdicts_are_those_of_any_engine_on_every_node(engine: RayEngine) -> None:
     async def on(slot: str) -> list[EvaluationReport]:
         return [
@@ -217,6 +217,7 @@ async def test_preparing_and_briefs_take_no_slot(engine: RayEngine) -> None:
     assert "H100" in brief.device["device"]
 
 
+@pytest.mark.slow
 async def test_a_build_travels_with_its_order_to_a_machine_that_does_not_have_it(
     engine: RayEngine, builds: Path
 ) -> None:
@@ -237,6 +238,7 @@ async def test_a_build_travels_with_its_order_to_a_machine_that_does_not_have_it
         assert verdict(await engine.evaluate(damaged, slot)) is Verdict.OK
 
 
+@pytest.mark.slow
 async def test_a_cancelled_order_frees_its_slot_and_the_next_one_is_right(engine: RayEngine) -> None:
     before = engine.health().restarts
     slot = (await idle_slot(engine)).name
@@ -324,7 +326,6 @@ def test_sigterm_is_the_servers_to_hear(
     assert "SIGTERM" not in capfd.readouterr().err, "Ray's own handler would print a stack trace"
 
 
-@pytest.mark.all_cases("test_engine_local.py kills a worker of the same kind; here a node is killed with its own")
 async def test_a_killed_worker_is_told_of_and_replaced(engine: RayEngine) -> None:
     before = engine.health().restarts
     slot = (await idle_slot(engine)).name
@@ -341,7 +342,6 @@ async def test_a_killed_worker_is_told_of_and_replaced(engine: RayEngine) -> Non
     assert engine.health().restarts == before + 1
 
 
-@pytest.mark.all_cases("test_engine_local.py kills an oracle host of the same kind; here a node is killed with its own")
 async def test_the_workers_of_a_node_share_an_oracle_host_that_outlives_each_of_them(engine: RayEngine) -> None:
     """A worker dies, then the host, then the actor that keeps it; then the node is drained."""
     node = (await idle_slot(engine)).name.partition("/")[0]
@@ -396,6 +396,7 @@ async def test_the_workers_of_a_node_share_an_oracle_host_that_outlives_each_of_
     assert await evaluated() is Verdict.OK
 
 
+@pytest.mark.slow
 async def test_orders_of_a_killed_node_end_elsewhere_and_a_new_node_brings_slots_back(
     engine: RayEngine, cluster: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -469,6 +470,7 @@ async def test_orders_of_a_killed_node_end_elsewhere_and_a_new_node_brings_slots
     ]
 
 
+@pytest.mark.slow
 async def test_the_queue_asks_for_slots_and_a_pause_gives_nodes_up(
     engine: RayEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -501,6 +503,7 @@ async def test_a_cluster_that_lets_anybody_in_is_refused(open_cluster: str, clus
         await RayEngine("emulated:h100", address=open_cluster).start()
 
 
+@pytest.mark.slow
 async def test_a_wrong_token_is_refused_at_once(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_AUTH_TOKEN", "not-the-token-of-this-cluster")
     with pytest.raises(KernelForgeError, match="refuses the token"):

@@ -98,7 +98,6 @@ def raylets(head_process: int) -> set[int]:
     return pids
 
 
-@pytest.mark.all_cases("test_autoscaling.py has the numbers; test_engine_ray.py requests, and nodes that come and go")
 @pytest.mark.timeout(4 * WAIT_S)
 async def test_a_node_comes_with_the_queue_goes_when_it_idles_and_comes_again(
     head: tuple[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -217,6 +217,7 @@ async def test_nodes_that_go_and_come_at_once_change_places_in_one_step(monkeypa
     await closing
 
 
+@pytest.mark.slow
 def test_what_a_killed_server_left_is_removed_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     (tmp_path / "elsewhere").mkdir()

@@ -21,9 +21,8 @@ from kernelforge.workers.slot import Worker
 from tests.support.ssh_host import SSHD, openssh_server, reachable_host, ssh_clients
 from tests.workers.engine_orders import WRONG, all_gone, family_of, idle_slot, order, slow_run, until
 
-pytestmark = pytest.mark.slow
 
-
+@pytest.mark.slow
 async def test_a_slot_there_evaluates_and_is_replaced_after_a_cut(tmp_path: Path) -> None:
     with reachable_host(tmp_path) as host:
         host.take_machine_code()

@@ -116,6 +116,7 @@ def declared(device: Device, result: RunResult, *, capability: str) -> bool:
     return False
 
 
+@pytest.mark.slow
 def test_cooperative_launches(device: Device, make: Make) -> None:
     x = randoms(1000)
     result = ran(device, make, GRID_SYNC, GRID_SYNC_PLAN, x)
@@ -150,6 +151,7 @@ def test_tensor_maps_of_images(device: Device, make: Make) -> None:
         np.testing.assert_array_equal(floats(result.outputs[0]).reshape(16, 8), expected)
 
 
+@pytest.mark.slow
 def test_library_calls(device: Device, make: Make) -> None:
     a, b = randoms(12, 12), randoms(12, 12, seed=1)
     result = ran(device, make, ADD, plans.LIBRARY_PLAN, a, b, library=("matmul",))

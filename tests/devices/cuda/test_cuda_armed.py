@@ -69,6 +69,7 @@ def test_the_flush_is_part_of_a_sample_and_can_be_taken_out(compiler: Compiler, 
         assert overheads[0] - resets > (4 << 20) / 16 / INSTRUCTIONS_PER_US, "every vector is loaded"
 
 
+@pytest.mark.slow
 def test_without_graphs_the_same_is_launched(
     compiler: Compiler, device: SoftwareDevice, graphless: SoftwareDevice
 ) -> None:
@@ -218,6 +219,7 @@ def test_ptx_that_cannot_be_read_proves_nothing() -> None:
     assert unwritten_variables(head + b".global .align 1 .b8 mark[9000000000000] = {1};") == frozenset()
 
 
+@pytest.mark.slow
 def test_coverage_is_the_share_of_own_kernels(compiler: Compiler, device: SoftwareDevice) -> None:
     a, b = randoms(12, 12), randoms(12, 12, seed=1)
     plan = resolve(plans.LIBRARY_PLAN, [a, b], library=["matmul"])
@@ -251,6 +253,7 @@ def test_a_fault_while_timed_ends_the_runner_alone(compiler: Compiler, device: S
         assert session.run(request(plan, a, b)).faults == ()
 
 
+@pytest.mark.slow
 def test_a_hang_while_timed_is_a_timeout(compiler: Compiler, device: SoftwareDevice) -> None:
     source = """
     extern "C" __global__ void spin(const volatile float* x, float* out) { while (x[0] == 42.0f) {} out[0] = 1; }

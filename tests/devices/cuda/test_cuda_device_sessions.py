@@ -137,6 +137,7 @@ def test_a_lost_context_is_a_crash_and_the_next_candidate_is_unaffected(
     a_good_candidate_passes(compiler, device)
 
 
+@pytest.mark.slow
 def test_a_hang_is_a_timeout_and_the_next_candidate_is_unaffected(compiler: Compiler, device: SoftwareDevice) -> None:
     x = randoms(4)
     plan = resolve(plans.SPIN_PLAN, [x])

@@ -46,6 +46,7 @@ sums that may be overwritten while they are read, bytes that no copy brings, hal
 another warp, too few columns, columns that are never freed, and a descriptor of another generation."""
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("right", MISTAKES)
 def test_mistakes_are_faults(right: str) -> None:

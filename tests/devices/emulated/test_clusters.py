@@ -399,6 +399,7 @@ def test_stores_into_other_blocks_are_no_stores_to_global_memory() -> None:
     np.testing.assert_array_equal(np.frombuffer(ran.parts[0].data, np.float32), expected.reshape(-1)[elements])
 
 
+@pytest.mark.slow
 def test_a_profile_samples_complete_clusters() -> None:
     a = np.ones((640, K), np.float32)
     b = np.ones((K, 640), np.float32)

@@ -43,6 +43,7 @@ extern "C" __global__ void k(const int* x, int* sums, int* tiles, int* scans, in
 }"""
 
 
+@pytest.mark.slow
 def test_cooperative_groups() -> None:
     x = integers(64)
     sums, tiles, scans, coalesced, labels = (np.zeros(n, np.int32) for n in (2, 64, 64, 64, 64))
@@ -81,6 +82,7 @@ extern "C" __global__ void k(const int* x, int* block_sum, int* scan, int* warp_
 }"""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("valid", [128, 77])
 def test_cub_block_and_warp_primitives(valid: int) -> None:
     x = integers(128)

@@ -129,8 +129,6 @@ def device(open_warm: Callable[..., Compiler]) -> Device:
     return Device(built.ptx.decode())
 
 
-@pytest.mark.all_cases("test_headers.py has products in CuTe for Hopper, test_blackwell_gemm.py the instructions")
-@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case)))
 def test_products_in_cute_are_right(device: Device, case: tuple[str, int, int, bool, str, int]) -> None:
     """Rows or columns of the matrices may be adjacent in shared memory."""

@@ -94,6 +94,7 @@ extern "C" __global__ void k(const int* x, int* y, int n) {
 """
 
 
+@pytest.mark.slow
 def test_what_a_function_allocated_is_free_when_it_returns() -> None:
     x, y = np.arange(500, dtype=np.int32), np.zeros(32, np.int32)
     cuda(FUNCTION.replace("RECURSE", "0")).run(1, 32, x, y, 500)

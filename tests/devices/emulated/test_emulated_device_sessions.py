@@ -255,6 +255,7 @@ extern "C" __global__ void spin(const volatile float* x, float* out) { while (x[
 SPIN_PLAN = "def forward(x):\n    out = empty_like(x)\n    spin[1, 32](x, out)\n    return out\n"
 
 
+@pytest.mark.slow
 def test_an_endless_kernel_is_a_timeout(compiler: Compiler, device: EmulatedDevice) -> None:
     x = randoms(4)
     plan = resolve(SPIN_PLAN, [x])
@@ -291,6 +292,7 @@ def test_a_child_that_was_killed_is_replaced_once(
         assert session.run(request(plan, a, b)).faults == ()
 
 
+@pytest.mark.slow
 def test_a_machine_that_is_too_slow_is_tried_again_and_no_timeout(
     compiler: Compiler, device: EmulatedDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -332,6 +334,7 @@ def test_a_child_that_does_not_answer_once_is_replaced_unless_its_deadline_binds
         assert session.run(request(plan, a, b)).faults == ()
 
 
+@pytest.mark.slow
 def test_a_child_that_used_up_its_processor_time_is_replaced(
     compiler: Compiler, device: EmulatedDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,5 +1,7 @@
 """The modelled time orders kernels that differ several-fold on any GPU, and names what binds them."""
 
+import pytest
+
 from kernelforge.hardware.specs import A100, H100
 from kernelforge.profiling.metrics import build_profile
 from kernelforge.records import Performance
@@ -57,6 +59,7 @@ def forward(a, b):
     return timed(MATMULS, plan, randoms(1024, 1024), randoms(1024, 1024), spec=spec)
 
 
+@pytest.mark.slow
 def test_a_tiled_matmul_is_several_times_faster_than_a_scattered_one() -> None:
     scattered, coalesced, tiled = matmul("scattered", 16), matmul("coalesced", 16), matmul("tiled", 64)
     assert scattered.time_us > coalesced.time_us > tiled.time_us
@@ -65,6 +68,7 @@ def test_a_tiled_matmul_is_several_times_faster_than_a_scattered_one() -> None:
     assert tiled.bound in ("fp32", "issue", "shared", "latency")
 
 
+@pytest.mark.slow
 def test_no_matmul_is_faster_than_its_arithmetic() -> None:
     for spec in (H100, A100):
         assert matmul("tiled", 64, spec).time_us > 2 * 1024**3 / spec.fp32_flops_per_s * 1e6
@@ -87,6 +91,7 @@ extern "C" __global__ void by_warp(const float* x, float* out, int d) {
 """
 
 
+@pytest.mark.slow
 def test_a_row_sum_by_warps_is_faster_than_by_threads_and_bound_by_dram() -> None:
     plan = """
 def forward(x):

@@ -244,6 +244,7 @@ extern "C" __global__ void sums(const float* x, float* out, int d) {
     assert excess(profiled) == pytest.approx(1, rel=0.01)
 
 
+@pytest.mark.slow
 def test_rows_that_the_others_evict_are_read_again_in_each_pass() -> None:
     """An H100 read 805 MB for 268 MB of such rows (results/reference/h100, softmax_block_32768)."""
     rows, columns = 768, 1 << 15
@@ -450,6 +451,7 @@ def forward(a, b):
     assert profiled.value("dram__bytes.sum") == pytest.approx(moved, rel=0.02)
 
 
+@pytest.mark.slow
 def test_sampled_intermediates_larger_than_the_l2_are_read_back() -> None:
     n = 1 << 25  # 128 MiB
     profiled, _ = profile(UNFUSED, UNFUSED_PLAN, np.zeros(n, np.float32), compulsory=8 * n, sampled=True)

@@ -224,6 +224,7 @@ def test_a_launch_that_the_device_refuses_says_why(changes: dict[str, Any], kind
     assert "plan line 5" in ran.faults[0].message
 
 
+@pytest.mark.slow
 def test_grid_sync_without_a_cooperative_launch_names_the_option() -> None:
     source = """
     #include <cooperative_groups.h>

@@ -61,6 +61,7 @@ SQUARES = {  # entry → blocks along x and y, threads, for 256 x 256 elements
 }
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("entry", SQUARES)
 def test_products_are_those_of_numpy(entry: str) -> None:

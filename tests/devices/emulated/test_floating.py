@@ -362,6 +362,7 @@ def test_approximate_doubles_keep_their_upper_half(op: str) -> None:
     assert not steps[200:].any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [(), ("--use_fast_math",)], ids=["precise", "fast"])
 def test_libm_as_nvrtc_emits_it(options: tuple[str, ...]) -> None:
     functions = {

@@ -48,6 +48,7 @@ MISTAKES = {
 copy brings, a stage that is never released, and a tile that is not aligned."""
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("right", MISTAKES)
 def test_mistakes_are_faults(right: str) -> None:

@@ -375,8 +375,8 @@ HAS_RUN: set[tuple[str, str]] = set()
 same."""
 
 
-@pytest.mark.one_in(40)
 @pytest.mark.slow
+@pytest.mark.one_in(40)
 @pytest.mark.parametrize(
     ("cuda", "arch"), [(13, 75), (13, 89), (13, 90), (13, 120), (12, 70), (12, 75), (12, 89), (12, 90), (12, 120)]
 )

@@ -375,6 +375,7 @@ def test_what_an_h100_gave_is_of_these_cases_and_adds_up() -> None:
         assert sum(line["opcodes"].values()) == executed
 
 
+@pytest.mark.slow
 def test_prepare_compiles_the_kernels_of_its_cases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = SCRIPT.cases_of()[0]
     monkeypatch.setattr(SCRIPT, "cases_of", lambda: [first])

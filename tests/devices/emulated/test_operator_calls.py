@@ -76,6 +76,7 @@ def ran(device: EmulatedDevice, prepared: Callable[[str], tuple[Any, Any]]) -> R
     return run
 
 
+@pytest.mark.slow
 def test_a_kernel_reads_what_an_operator_wrote(ran: Ran, arrays: list[Any]) -> None:
     a, b = arrays
     result = ran(LIBRARY_PLAN, sanitize=True)

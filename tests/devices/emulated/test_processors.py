@@ -29,6 +29,7 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(2)
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="names x86-64 processors")
 @pytest.mark.parametrize("processor", PROCESSORS)

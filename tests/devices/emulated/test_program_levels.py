@@ -79,6 +79,7 @@ def test_a_long_kernel_always_is(monkeypatch: pytest.MonkeyPatch) -> None:
     assert level(device) == 1
 
 
+@pytest.mark.slow
 def test_unoptimised_code_of_a_long_kernel_has_stack_enough() -> None:
     """Every value is read after the next ones were computed, so that all of them are on the stack at once."""
     count = 6_000

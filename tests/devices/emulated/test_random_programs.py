@@ -231,6 +231,7 @@ def check(seed: int) -> None:
         assert out.tolist() == want, f"seed {seed}, level {level}"
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("group", range(8))
 def test_random_programs_agree_with_an_interpreter(group: int) -> None:

@@ -74,6 +74,7 @@ def functions(*of: Any) -> list[Callable[..., int]]:
     return [lambda *operands, call=call, code=code: call(*operands) for call in made]
 
 
+@pytest.mark.slow
 def test_functions_call_each_other_intrinsics_and_builtins() -> None:
     called, stored = functions(answer, put)
     assert [called(value) for value in (1, 3, 7, 6, -0x40000000)] == [4, 4, 7, -2, 0x3F800000]
@@ -101,6 +102,7 @@ def test_the_digest_is_of_every_file_that_the_runtime_comes_from() -> None:
                 assert Path(value.__file__ or "").resolve() in files, (function.name, value)
 
 
+@pytest.mark.slow
 def test_numba_is_imported_only_where_the_runtime_is_made() -> None:
     script = (
         "import sys\n"

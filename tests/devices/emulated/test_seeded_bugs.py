@@ -11,7 +11,6 @@ import pytest
 from kernelforge.emulation import Emulator
 from tests.support.seeded_bugs import SeededBug, seeded_bugs
 
-pytestmark = pytest.mark.slow
 CASES = seeded_bugs()
 
 

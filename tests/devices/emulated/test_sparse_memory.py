@@ -26,6 +26,7 @@ def test_large_memory_takes_pages_of_the_host_only_where_it_is_written() -> None
     assert resident_bytes("RssAnon:", "RssShmem:") - before < 256 << 20
 
 
+@pytest.mark.slow
 def test_each_tile_can_be_written_alone() -> None:
     memory = Memory(1 << 30)
     memory.allocate(100, "before it")
@@ -52,6 +53,7 @@ def test_what_is_freed_or_filled_with_zeros_is_zero_to_the_last_byte(nbytes: int
     assert memory.read(behind, 100) == bytes([7]) * 100
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("kept", [[], [0], [1, 2, 3, 30_000], [0, 7, LARGE // WINDOW_BYTES]])
 def test_writes_that_are_diverted_take_no_memory_and_spare_what_is_kept(kept: list[int]) -> None:

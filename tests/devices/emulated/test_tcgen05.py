@@ -444,6 +444,7 @@ def test_an_allocation_may_begin_anywhere(variation: int) -> None:
     assert np.array_equal(cells, case.cells(case.expected()))
 
 
+@pytest.mark.slow
 def test_ptxas_assembles_every_form(tmp_path: Path) -> None:
     cases = [Case(*types, 128, 64, a=a) for types in TYPES for a in ("128B", "tensor")]
     cases += [Case(*F16, 64, 64, weights=True), Case(*F16, 128, 16, scale=5, lanes=(1, 2, 3, 4))]

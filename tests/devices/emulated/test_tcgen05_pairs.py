@@ -231,6 +231,7 @@ MISTAKES = {
 """Tiles that are read before they are there; sums and tiles that the other block waits for, or the first one."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("right", MISTAKES)
 def test_mistakes_of_pairs_are_faults(right: str) -> None:
     wrong, message = MISTAKES[right]

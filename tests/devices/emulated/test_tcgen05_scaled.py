@@ -243,6 +243,7 @@ def test_scales_outside_of_allocated_columns_are_a_fault() -> None:
     assert {fault.kind for fault in report.faults} == {"tensor_unallocated"}
 
 
+@pytest.mark.slow
 def test_ptxas_assembles_every_form(tmp_path: Path) -> None:
     cases = [ScaledCase(*kind[:2], qualifier=kind[2], a=a) for kind in KINDS for a in ("128B", "tensor")]
     assemble({case.text.replace(".version 8.7", ".version 8.8") for case in cases}, tmp_path)

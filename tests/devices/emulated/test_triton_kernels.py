@@ -73,6 +73,7 @@ def test_fused_softmax(run: Callable[..., list[Array]], rows: int, columns: int)
     np.testing.assert_allclose(out, (exponentials / exponentials.sum(1, keepdims=True)).reshape(-1), 2e-6, 1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(10)
 @pytest.mark.parametrize(("m", "n", "k"), [(128, 128, 64), (100, 72, 40), (65, 33, 17)])
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
@@ -85,6 +86,7 @@ def test_matmul(run: Callable[..., list[Array]], m: int, n: int, k: int, dtype: 
     np.testing.assert_allclose(out, expected.reshape(-1), 2e-3, 2e-2)
 
 
+@pytest.mark.slow
 def test_low_memory_dropout(run: Callable[..., list[Array]]) -> None:
     x = np.ones(10_000, dtype="float32")
     (first,), (second,) = (run(kernels.DROPOUT, kernels.DROPOUT_PLAN, x) for _ in range(2))
@@ -106,6 +108,7 @@ def test_layer_norm(run: Callable[..., list[Array]], rows: int, columns: int) ->
     np.testing.assert_allclose(out, expected.reshape(-1), 1e-4, 1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize(("heads", "n", "d"), [(2, 128, 64), (3, 100, 32)])
 def test_attention(run: Callable[..., list[Array]], heads: int, n: int, d: int) -> None:
@@ -127,6 +130,7 @@ def test_grouped_gemm(run: Callable[..., list[Array]]) -> None:
     np.testing.assert_allclose(out, expected, 5e-3, 2e-2)
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("a_type", "b_type", "group"),

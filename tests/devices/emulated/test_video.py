@@ -126,6 +126,7 @@ def mad_case(
     return text, result
 
 
+@pytest.mark.slow
 def test_vmad() -> None:
     draw = random.Random(1)
     cases = []

@@ -218,6 +218,7 @@ extern "C" __global__ void k(int* y) {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", LIBRARIES.values(), ids=LIBRARIES)
 def test_code_of_cub_and_of_cooperative_groups_is_none(source: str) -> None:
     y = np.random.default_rng(0).integers(0, 1000, 128).astype(np.int32)

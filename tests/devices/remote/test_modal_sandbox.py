@@ -69,6 +69,7 @@ def test_modal_takes_the_image_and_the_options() -> None:
     inspect.signature(modal.Sandbox.exec).bind(None, "python3", "-I", "-c", "", text=False)
 
 
+@pytest.mark.slow
 @needs_modal
 def test_without_a_token_the_reason_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith("MODAL_")]:

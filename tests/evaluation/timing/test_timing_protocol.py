@@ -95,6 +95,7 @@ def blocks(steps: list[Step]) -> list[str]:
     return [who for who, what, samples in steps if what in ("block", "gaps") and samples > 1]
 
 
+@pytest.mark.slow
 def test_the_interval_holds_the_true_ratio_as_often_as_it_says() -> None:
     assert coverage(200) >= 0.9
 
@@ -103,6 +104,7 @@ def test_a_drift_that_both_sides_share_cancels() -> None:
     assert coverage(24, lambda seconds: 1 + 0.2 * seconds) >= 0.9
 
 
+@pytest.mark.slow
 def test_throttling_in_steps_cancels() -> None:
     assert coverage(12, lambda seconds: 1.12 if seconds % 0.37 > 0.2 else 1.0) >= 0.9
 

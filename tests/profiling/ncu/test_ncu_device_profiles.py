@@ -38,8 +38,6 @@ from tests.devices.cuda.plans import ADD, ADD_PLAN, OVERRUN_PLAN, SPIN, Array, b
 from tests.devices.cuda.software import with_ptx
 from tests.support.factories import sum_facts
 
-pytestmark = pytest.mark.slow
-
 DRIVER = "tests.profiling.ncu.light_driver:create"
 
 TWICE_PLAN = """
@@ -101,6 +99,7 @@ def profiled(compiler: Compiler, device: CudaDevice, arrays: list[Array]) -> Cal
     return call
 
 
+@pytest.mark.slow
 def test_a_profile_has_measured_metrics_of_the_plans_kernels_alone(
     profiled: Callable[..., Profile], scene: Stage
 ) -> None:
@@ -122,6 +121,7 @@ def test_a_profile_has_measured_metrics_of_the_plans_kernels_alone(
     assert result.roofline.floor_us is None
 
 
+@pytest.mark.slow
 def test_metrics_of_the_host_link_are_collected_for_inputs_in_host_memory_alone(
     profiled: Callable[..., Profile], scene: Stage
 ) -> None:
@@ -133,6 +133,7 @@ def test_metrics_of_the_host_link_are_collected_for_inputs_in_host_memory_alone(
     assert requested == [True, False]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("played", ["good", "denied"])
 def test_a_gpu_whose_figures_are_known_has_a_floor_in_its_profile(
     compiler: Compiler, device: CudaDevice, arrays: list[Array], scene: Stage, played: str
@@ -145,6 +146,7 @@ def test_a_gpu_whose_figures_are_known_has_a_floor_in_its_profile(
     assert made.roofline.floor_us == attainable_us(h100, sum_facts(1000))
 
 
+@pytest.mark.slow
 def test_denied_counters_leave_times_by_events_and_the_emulators_numbers_each_with_its_origin(
     profiled: Callable[..., Profile], scene: Stage
 ) -> None:
@@ -175,6 +177,7 @@ def stood_in(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return reasons
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("played", "says"), [("mute", "profiled no launch"), ("torn", "breaks off")])
 def test_a_profiler_that_gives_nothing_is_said_and_stood_in_for(
     profiled: Callable[..., Profile], scene: Stage, stood_in: list[str], played: str, says: str
@@ -266,6 +269,7 @@ def test_without_ncu_the_profile_says_what_to_install(
     assert "install Nsight Compute" in why
 
 
+@pytest.mark.slow
 def test_a_plan_that_faults_is_a_fault_and_no_profile(profiled: Callable[..., Profile], scene: Stage) -> None:
     with pytest.raises(RunFailed) as caught:
         profiled(OVERRUN_PLAN)
@@ -273,6 +277,7 @@ def test_a_plan_that_faults_is_a_fault_and_no_profile(profiled: Callable[..., Pr
     assert "'add'" in caught.value.fault.message
 
 
+@pytest.mark.slow
 def test_the_replay_program_leaves_a_result_and_gives_up_what_it_can(
     compiler: Compiler, device: CudaDevice, arrays: list[Array]
 ) -> None:
@@ -415,6 +420,7 @@ def test_a_missing_tool_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert find_tool("ncu") is None
 
 
+@pytest.mark.slow
 def test_an_endless_kernel_ends_with_the_deadline(
     compiler: Compiler, device: CudaDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:

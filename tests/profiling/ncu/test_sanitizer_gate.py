@@ -26,8 +26,6 @@ from kernelforge.records import MeasureSettings
 from tests.devices.cuda.plans import ADD, ADD_PLAN, OVERRUN_PLAN, build, randoms, request, resolve
 from tests.devices.cuda.software import with_ptx
 
-pytestmark = pytest.mark.slow
-
 DRIVER = "tests.profiling.ncu.light_driver:create"
 
 CAPTURES = Path(__file__).parent / "captures"
@@ -223,6 +221,7 @@ def speak(folder: Path, monkeypatch: pytest.MonkeyPatch, log: str, status: int) 
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
 
 
+@pytest.mark.slow
 def test_a_plan_is_checked_in_a_process_of_its_own(
     compiler: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -237,6 +236,7 @@ def test_a_plan_is_checked_in_a_process_of_its_own(
         assert "memcheck: Barrier error" in fault.message
 
 
+@pytest.mark.slow
 def test_buffers_have_no_guards_when_accesses_are_checked(
     compiler: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -250,6 +250,7 @@ def test_buffers_have_no_guards_when_accesses_are_checked(
     assert fault.kind == "crash"
 
 
+@pytest.mark.slow
 def test_a_missing_tool_says_what_to_install(
     compiler: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -266,6 +267,7 @@ def test_a_missing_tool_says_what_to_install(
         devices.make_device("cuda:0", measure=settings)
 
 
+@pytest.mark.slow
 def test_a_tool_without_a_result_is_no_fault_of_the_gpu_or_the_plan(
     compiler: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -44,6 +44,7 @@ def commands(report: Path) -> Iterator[str]:
         yield from (line for line in element.text.splitlines() if line.startswith("kernelforge "))
 
 
+@pytest.mark.slow
 def test_a_shown_command_works_as_given(main: Main, tmp_path: Path) -> None:
     golden_store(tmp_path / FOLDER, "modelled")
     code, messages = main("report", "--results", FOLDER, "--output", "web")

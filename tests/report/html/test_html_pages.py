@@ -30,6 +30,7 @@ def site(request: pytest.FixtureRequest, pages: Pages, trees: Trees) -> tuple[Ma
     return pages(*request.param), trees(*request.param)
 
 
+@pytest.mark.slow
 def test_every_link_leads_to_a_page_a_part_of_one_an_asset_or_data(site):
     result, parsed = site
     ids = {

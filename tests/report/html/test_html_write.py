@@ -51,6 +51,7 @@ def die_at_once(paths: Sequence[str]) -> int:
     return len(paths)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dying", [False, True])
 def test_processes_write_the_same_as_one_even_if_they_die(
     site: Site, report: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dying: bool
@@ -64,6 +65,7 @@ def test_processes_write_the_same_as_one_even_if_they_die(
     assert size == sum(map(len, tree_of(report).values()))
 
 
+@pytest.mark.slow
 def test_a_new_report_takes_the_place_of_the_old_one_and_leaves_nothing_beside_it(report: Path):
     (report / "runs" / "stale.html").write_text("old")
     write_folder(Site([golden_records("measured-a")]), report)
@@ -103,6 +105,7 @@ write.write_folder(site, Path(sys.argv[1]), processes=2)
 """
 
 
+@pytest.mark.slow
 def test_what_a_kill_left_goes_with_the_next_report(site: Site, report: Path):
     """A real kill in the middle: the old report is whole, no process lives on, and nothing lies around for ever."""
     before = tree_of(report)
@@ -268,6 +271,7 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
     return run
 
 
+@pytest.mark.slow
 def test_the_command_says_how_much_it_wrote_and_where(command: Run, results: Path, tmp_path: Path):
     code, out, _ = command("latest", "--results", str(results), "--output", "here/report")
     index = tmp_path / "here" / "report" / "index.html"
@@ -279,6 +283,7 @@ def test_the_command_says_how_much_it_wrote_and_where(command: Run, results: Pat
     assert all(prompts)  # runs are read without texts, their tasks with them
 
 
+@pytest.mark.slow
 def test_without_an_output_it_lies_with_the_results(command: Run, results: Path):
     assert command("--results", str(results))[0] == 0
     assert (results / "report" / "index.html").is_file()
@@ -286,6 +291,7 @@ def test_without_an_output_it_lies_with_the_results(command: Run, results: Path)
     assert (results / "report.html").is_file()
 
 
+@pytest.mark.slow
 def test_it_opens_what_it_wrote(command: Run, results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     browser = tmp_path / "browser"
     browser.write_text(f'#!/bin/sh\necho "$1" > {tmp_path}/opened\n')

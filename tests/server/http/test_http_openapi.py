@@ -51,6 +51,7 @@ def operations(schema: Any, tag: str) -> list[Any]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["positive", "negative"])
 @pytest.mark.parametrize("tag", [*NATIVE, "protocols"])
 def test_answers_are_as_documented(schema: Any, checks: list[Any], tag: str, mode: str) -> None:

@@ -137,6 +137,7 @@ def test_there_is_an_end_to_tokens(tmp_path: Path) -> None:
     book.create("more", ["read"])
 
 
+@pytest.mark.slow
 def test_the_command_prints_the_token_alone_and_lists_it_without(tmp_path: Path) -> None:
     folder = ["--results", str(tmp_path / "results")]
     empty = kernelforge("token", "list", *folder)
@@ -158,6 +159,7 @@ def test_the_command_prints_the_token_alone_and_lists_it_without(tmp_path: Path)
     assert "no valid token" in str(second.exception)
 
 
+@pytest.mark.slow
 def test_the_commands_set_limits_and_rotate(tmp_path: Path) -> None:
     folder = ["--results", str(tmp_path)]
     limits = ["--share", "2", "--max-jobs", "10", "--jobs-per-minute", "30", "--expires", "7"]

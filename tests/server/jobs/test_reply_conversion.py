@@ -54,6 +54,7 @@ async def test_a_model_new_is_the_candidate_that_it_converts_to(tmp_path: Path) 
         assert await service.candidate("core/gelu", model_new()) == converted
 
 
+@pytest.mark.slow
 async def test_a_converted_job_and_what_was_noted_of_it_are_known_after_a_restart(tmp_path: Path) -> None:
     engine = InProcessEngine()
     engine.gate.clear()
@@ -148,6 +149,7 @@ async def test_a_model_new_with_triton_kernels_is_told_how_to_send_them(tmp_path
     assert "it launches Triton kernels; send a ```triton block" in job.result.feedback
 
 
+@pytest.mark.slow
 async def test_text_that_takes_too_long_to_read_is_a_failure_and_not_a_hung_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,6 +183,7 @@ def test_the_process_that_reads_such_a_text_has_nothing_to_lose() -> None:
     assert (policy.mounts, policy.devices, policy.gpu, policy.programs, policy.passes) == ((), (), False, False, ())
 
 
+@pytest.mark.slow
 def test_the_server_converts_without_torch() -> None:
     program = "import sys, kernelforge.server.jobs.service; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", program], check=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
+
 from kernelforge.client.models import JobRequest, JobStatus
 from kernelforge.server.jobs.service import JobService
 from kernelforge.server.jobs.state import JobServiceSettings
@@ -51,6 +53,7 @@ def children(parent: int) -> list[int]:
     return child_pids
 
 
+@pytest.mark.slow
 async def test_rewards_come_from_real_workers_also_after_a_job_was_cancelled(tmp_path: Path) -> None:
     suite = tmp_path / "mine"
     suite.mkdir()

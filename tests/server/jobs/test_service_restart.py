@@ -234,6 +234,7 @@ async def test_old_jobs_and_evaluations_make_room(tmp_path: Path) -> None:
         assert cached_job.result.cached
 
 
+@pytest.mark.slow
 async def test_a_gateway_that_is_killed_loses_no_job_and_ends_each_once(tmp_path: Path) -> None:
     subprocess.run([sys.executable, str(SCRIPT), str(tmp_path), "10"], check=True, timeout=200)
     accepted_file = tmp_path / "accepted.txt"

@@ -156,6 +156,7 @@ def test_stale_trajectories_are_passed_over_for_good(client: Client) -> None:
     assert client.claim("stale", 10).experiences == []
 
 
+@pytest.mark.slow
 def test_two_kills_lose_nothing_and_give_nothing_twice(tmp_path: Path) -> None:
     used: list[str] = []
     expected = 200

@@ -122,6 +122,7 @@ async def test_observations_are_deltas_or_whole_prompts(tmp_path: Path) -> None:
         assert "it was WRONG" in texts[1]["observation"]
 
 
+@pytest.mark.slow
 async def test_the_turns_of_a_session_check_the_sizes_that_it_was_begun_with(tmp_path: Path) -> None:
     less = {"task": "core/softmax", "sizes": "train"}
     async with serving(tmp_path, train_on_request=True) as server:
@@ -291,6 +292,7 @@ async def test_a_session_is_its_owners(tmp_path: Path) -> None:
         assert (await sessions.get(session, Caller("boss", frozenset({"admin"})))).id == session
 
 
+@pytest.mark.slow
 async def test_sessions_are_bounded_in_number_size_and_time(tmp_path: Path) -> None:
     async with serving(tmp_path, limit=2, idle_s=3600.0) as server:
         session = (await server.open(turns=32))["id"]
@@ -304,6 +306,7 @@ async def test_sessions_are_bounded_in_number_size_and_time(tmp_path: Path) -> N
         assert (await server.client.get(f"/v1/sessions/{session}")).status_code == 404
 
 
+@pytest.mark.slow
 async def test_a_session_at_the_limit_takes_the_place_of_the_one_that_is_missed_least(tmp_path: Path) -> None:
     async def existing(server: Server, *names: str) -> list[bool]:
         return [(await server.client.get(f"/v1/sessions/{name}")).status_code == 200 for name in names]

@@ -2,6 +2,8 @@
 
 import struct
 
+import pytest
+
 from tests.devices.cuda.drivers import gpu_scripts, software_cuda
 
 
@@ -17,6 +19,7 @@ def test_the_kernels_of_the_gpu_suite_compile_for_hopper_where_there_is_no_gpu()
     assert gpu_scripts.SOURCE.exists()
 
 
+@pytest.mark.slow
 def test_facts_are_what_the_library_says(software):
     facts = software(
         """

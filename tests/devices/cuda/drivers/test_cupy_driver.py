@@ -1,6 +1,9 @@
 """Use of cupy's objects by the cupy driver, on a libcuda in software; cupy's runtime itself is a test double."""
 
+import pytest
 
+
+@pytest.mark.slow
 def test_memory_and_modules_live_until_they_are_given_back(software_cupy):
     answer = software_cupy(
         """

@@ -110,6 +110,7 @@ def test_a_driver_without_a_gpu_is_no_gpus(machine_with_cuda):
     assert machine_with_cuda("import sys\nsys.modules['pynvml'] = None\n" + LIST, CUINIT="100") == []
 
 
+@pytest.mark.slow
 def test_nvml_lists_gpus_with_the_drivers_release(machine_with_nvml):
     gpus = machine_with_nvml(LIST)
     assert [gpu["ordinal"] for gpu in gpus] == [0, 1]
@@ -126,6 +127,7 @@ def test_nvml_is_filtered_by_visible_devices(machine_with_nvml):
     assert [(gpu["ordinal"], gpu["uuid"][:12]) for gpu in gpus] == [(0, "GPU-b0b1b2b3")]
 
 
+@pytest.mark.slow
 def test_cuda_is_asked_where_nvml_numbers_gpus_otherwise(machine_with_nvml):
     names = {
         "DIFFERENT=": "Software GPU",
@@ -234,6 +236,7 @@ def test_nvml_is_started_once_and_again_after_an_error_or_a_fork(machine_with_nv
 INSTANCE = "MIG-c0c1c2c3-c4c5-c6c7-c8c9-cacbcccdcecf"
 
 
+@pytest.mark.slow
 def test_a_mig_instance_is_named_as_visible_devices_takes_it(machine_with_nvml):
     gpus = machine_with_nvml(LIST, SPLIT="", MIG="")
     assert [gpu["uuid"] for gpu in gpus] == [INSTANCE]
@@ -245,11 +248,13 @@ def test_a_mig_instance_is_named_as_visible_devices_takes_it(machine_with_nvml):
     assert machine_with_nvml(only, SPLIT="", MIG="") == [{"CUDA_VISIBLE_DEVICES": INSTANCE}, 0]
 
 
+@pytest.mark.slow
 def test_a_driver_whose_two_uuids_agree_still_names_an_instance(machine_with_cuda):
     [gpu] = machine_with_cuda("import sys\nsys.modules['pynvml'] = None\n" + LIST, MIG_NAME="")
     assert gpu["uuid"] == "MIG-a0a1a2a3-a4a5-a6a7-a8a9-aaabacadaeaf"
 
 
+@pytest.mark.slow
 def test_a_library_newer_than_its_driver_counts(machine_with_nvml):
     """Forward compatibility: NVML tells the version of the driver, CUDA that of the library which starts."""
     script = LIST.replace("asdict(gpu)", "(gpu.name, gpu.driver, gpu.cuda)")
@@ -261,6 +266,7 @@ def test_a_library_newer_than_its_driver_counts(machine_with_nvml):
     assert machine_with_nvml(script, **old, CUINIT="804") == [["NVML GPU", "580.159.03", "12.2"]]
 
 
+@pytest.mark.slow
 def test_both_libraries_tell_the_compute_mode(machine_with_nvml):
     modes = {"0": "default", "1": "exclusive process", "2": "prohibited", "3": "exclusive process"}
     script = "discovery._listed_by_cuda.cache_clear(); found = discovery.gpus()[0].compute_mode"
@@ -278,6 +284,7 @@ STARTS_THAT_FAIL = {
 }
 
 
+@pytest.mark.slow
 def test_a_start_that_fails_is_told_with_what_helps(machine_with_cuda):
     settings = [f"CUINIT={number}" for number in STARTS_THAT_FAIL]
     script = "import sys\nsys.modules['pynvml'] = None\n" + EACH.format(
@@ -367,6 +374,7 @@ answer = discovery.unusable(gpu), discovery.UVM.exists()
 """
 
 
+@pytest.mark.slow
 def test_the_node_of_unified_memory_is_made_or_its_lack_told(machine_with_nvml, tmp_path):
     where = {"FOLDER": str(tmp_path), "CUDA_MPS_PIPE_DIRECTORY": str(tmp_path / "none"), "PATH": str(tmp_path)}
     assert machine_with_nvml(UVM, **where, MAKES_NODE=str(tmp_path / "nvidia-uvm")) == [None, True]
