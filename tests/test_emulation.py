@@ -56,6 +56,7 @@ def test_kernels_change_the_given_tensors(own_emulator: Emulator) -> None:
     assert result.lines == ()
 
 
+@pytest.mark.slow
 def test_launches_run_in_order(own_emulator: Emulator) -> None:
     result = own_emulator.run(SOURCE, f"{SCALE}\n{SCALE}", {"x": "f32[8]:ones"}, profile=False)
     assert result.tensors["x"].tolist() == [9.0] * 8

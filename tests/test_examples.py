@@ -31,6 +31,7 @@ def test_every_example_is_run_and_listed() -> None:
     assert programs == set(re.findall(r"\((\w+)\.py\)", (FOLDER / "README.md").read_text()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TRAINED)
 def test_a_recipe_trains_its_toy(name: str, tmp_path: Path) -> None:
     """By rewards alone it comes to write right kernels, and the fast one of them."""

@@ -64,6 +64,7 @@ def test_optimize_journals_what_it_returns(tmp_path: Path) -> None:
         assert tuple(store.attempts(outcome.run.id)) == outcome.attempts
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("warm_zygotes")
 @pytest.mark.parametrize("name", ["emulate", "evaluate", "load_suite", "load_task", "optimize"])
 def test_the_example_of_a_public_function_runs(name: str) -> None:

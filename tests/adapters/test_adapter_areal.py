@@ -26,6 +26,7 @@ def test_areal_takes_it_for_an_agent() -> None:
     assert asyncio.iscoroutinefunction(KernelAgent().run)
 
 
+@pytest.mark.slow
 def test_one_turn_is_a_float_about_the_servers_prompt(server, policy) -> None:
     policy.replies = ["1.5"]
     value = run(KernelAgent(temperature=0.7), policy)

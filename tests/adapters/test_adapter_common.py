@@ -200,6 +200,7 @@ def test_weights_that_mean_nothing_are_refused(weights: dict[str, float], messag
         Scorer(weights=weights)
 
 
+@pytest.mark.slow
 def test_adapters_import_beside_a_trainer_that_has_only_pydantic_and_httpx2() -> None:
     """KernelForge is installed with ``--no-deps`` next to a trainer: its dependencies may contradict the trainer's."""
     script = (

@@ -16,6 +16,7 @@ FRAMEWORKS = {"SkyRL": "skyrl_gym", "Tinker": "tinker_cookbook"}
 NAMES = sorted(set(re.findall(r"kernelforge\.adapters\.(?:verl|trl|openrlhf|slime|areal)\.\w+", PAGE)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("section", SECTIONS, ids=lambda text: text.partition("\n")[0])
 def test_the_snippets_of_a_section_run(server, section: str) -> None:
     title = section.partition("\n")[0]

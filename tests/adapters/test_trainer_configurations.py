@@ -38,6 +38,7 @@ def options_of(script: str) -> list[str]:
     return shlex.split(command)[:-1]
 
 
+@pytest.mark.slow
 def test_prompts_have_the_columns_that_trainers_read(server, tmp_path, monkeypatch) -> None:
     datasets = pytest.importorskip("datasets")
     monkeypatch.setattr(sys, "argv", ["prompts.py", "--output", str(tmp_path)])

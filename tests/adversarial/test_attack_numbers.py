@@ -82,6 +82,7 @@ def test_a_name_with_commas_quotes_and_lines_stays_one_cell():
 PREFIX = "========= "
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", ["at " * 60_000, "a:" * 60_000, " in a:1" * 20_000])
 @pytest.mark.timeout(20)
 def test_long_lines_of_a_log_take_no_time(line):

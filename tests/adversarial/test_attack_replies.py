@@ -49,6 +49,7 @@ def test_a_coders_reply_is_read_in_bounded_time(text: str) -> None:
     assert len(str(caught.value)) < 1000
 
 
+@pytest.mark.slow
 def test_a_long_judges_reply_still_counts_by_its_end() -> None:
     end = '{"bottleneck": "b", "method": "m", "plan": "p", "metrics": []}'
     assert parse_finding("{" * 2_000_000 + end, optimise=True).headline == "b"

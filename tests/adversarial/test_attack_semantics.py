@@ -41,6 +41,7 @@ def test_a_profile_that_saw_less_than_a_check_is_left_out(evaluator: Evaluator) 
     assert "profile is left out" in result.evaluation.correctness.sizes[-1].message
 
 
+@pytest.mark.slow
 def test_a_full_size_that_is_dear_to_run_is_checked_in_part(
     evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -51,6 +52,7 @@ def test_a_full_size_that_is_dear_to_run_is_checked_in_part(
     assert "compared in part" in result.evaluation.correctness.sizes[-1].message
 
 
+@pytest.mark.slow
 def test_refusing_all_hidden_sizes_needs_a_full_size_that_is_checked(
     evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -54,6 +54,7 @@ def test_a_task_file_finds_no_key_in_its_environment_or_its_memory_of_arguments(
     assert CANARY not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_shapes_that_change_between_draws_are_the_tasks_fault(workshop: EvaluatorPool) -> None:
     grow = "n = ROWS + int(torch.randint(1, 9, (1,)))\n    return [torch.randn(n, COLS), torch.randn(n, COLS)]"
     evaluator = workshop.evaluator(
@@ -69,6 +70,7 @@ def test_shapes_that_change_between_draws_are_the_tasks_fault(workshop: Evaluato
 ONES = REFERENCE.replace("return x * 2 + y", "return torch.softmax(x, dim=1).sum(dim=1) + 0 * y[:, 0]")
 
 
+@pytest.mark.slow
 def test_a_task_with_a_constant_answer_pays_nothing(workshop: EvaluatorPool) -> None:
     """The author of a task file may want the reward."""
     kernel = "__global__ void ones(float* out, int n) { int i = threadIdx.x; if (i < n) out[i] = 1.0f; }"
@@ -84,6 +86,7 @@ def test_a_task_with_a_constant_answer_pays_nothing(workshop: EvaluatorPool) -> 
         evaluator.oracle.close()
 
 
+@pytest.mark.slow
 def test_a_task_with_a_constant_answer_pays_no_model_of_a_reply_either(
     workshop: EvaluatorPool, kept_zygotes: Any
 ) -> None:
@@ -162,6 +165,7 @@ RUNNER_FRAMES: dict[str, tuple[dict[str, Any], tuple[bytes, ...]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("data", "blobs"), RUNNER_FRAMES.values(), ids=RUNNER_FRAMES)
 def test_what_a_runner_sends_is_read_as_hostile(
     workshop: EvaluatorPool, data: dict[str, Any], blobs: tuple[bytes, ...], monkeypatch: pytest.MonkeyPatch

@@ -34,6 +34,7 @@ def get_init_inputs():
     return ReferenceRunner(axpy_task(source, SIZES))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("forward", "inputs"),
     [

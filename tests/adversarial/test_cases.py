@@ -85,7 +85,7 @@ def rule(canary_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         yield made
 
 
-@pytest.mark.one_in(8)
+@pytest.mark.one_in(24)
 @pytest.mark.parametrize("case", LIST)
 def test_a_case_gets_its_verdict(
     case: Case, bench: Bench, class_evaluators: ClassEvaluators, canary_file: Path, caplog: pytest.LogCaptureFixture

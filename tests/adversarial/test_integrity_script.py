@@ -56,6 +56,7 @@ def test_the_case_and_its_reference_are_handed_over() -> None:
     assert {answer.why for answer in row.answers.values()} == {""}
 
 
+@pytest.mark.slow
 def test_published_rule_pays_where_kernelforge_does_not(
     kept_zygotes: Callable[..., Zygote], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -47,6 +47,7 @@ def judge_request(of: Attempt, history: tuple[Attempt, ...] = ()) -> JudgeReques
     return JudgeRequest(workbench.brief("layernorm"), of, history, sight=ProfileVisibility("full"))
 
 
+@pytest.mark.slow
 def test_a_seed_prompt_shows_the_task_its_sizes_the_device_and_the_language() -> None:
     text = coder_prompt(request(Operator.SEED, None)).text
     for part in (
@@ -109,6 +110,7 @@ def test_the_worked_example_is_right(shape: str, compiler: Compiler) -> None:
     torch.testing.assert_close(got, expected, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_first_candidate_is_asked_for_in_few_tokens() -> None:
     for task, most in (("bias_swish_scale", 1_500), ("attention", 1_500), ("softmax", 1_400), ("conv2d", 1_700)):
         brief = workbench.brief(task)

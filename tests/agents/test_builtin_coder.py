@@ -38,6 +38,7 @@ def test_seeds_are_right_at_odd_sizes(name: str, compiler: Compiler) -> None:
     check(name, Design(), "hidden_odd", compiler)
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(5)
 @pytest.mark.parametrize("name", TASKS)
 def test_every_move_together_is_right_at_multiples_of_four(name: str, compiler: Compiler) -> None:
@@ -50,6 +51,7 @@ def code(name: str, design: Design) -> tuple[str, str]:
     return written.source.partition("\n")[2], written.plan
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(16)  # two minutes: 16 tasks, every move alone and all together, at four sizes
 @pytest.mark.parametrize("name", TASKS)
 def test_every_move_is_right_at_every_size(name: str, compiler: Compiler) -> None:

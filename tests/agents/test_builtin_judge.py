@@ -66,6 +66,7 @@ def test_products_of_few_tiles_share_their_terms_where_that_changes_the_text(mon
     assert assess("softmax", attempt("softmax", profile=workbench.profile_of("softmax_rows", **WIDE))).kind == "stop"
 
 
+@pytest.mark.slow
 def test_a_chain_bound_by_dram_traffic_is_fused() -> None:
     values = {**WIDE, "requests": 8e5, "launches": 5}
     profile = workbench.profile_of("mul_map", dram=2e6, **values)
@@ -115,6 +116,7 @@ def planted(name: str) -> Faulty:
     return next(case for case in FAULTY if case.name == name)
 
 
+@pytest.mark.slow
 def test_another_coders_candidate_is_judged_by_its_faults(compiler: Compiler) -> None:
     finding = assess("softmax", foreign(planted("unpadded tile"), compiler))
     assert (finding.kind, finding.bottleneck, finding.move) == ("optimise", Bottleneck.BANK_CONFLICT, None)
@@ -124,6 +126,7 @@ def test_another_coders_candidate_is_judged_by_its_faults(compiler: Compiler) ->
     assert finding.metrics[0] == "kernelforge__shared_wavefronts_excess.sum"
 
 
+@pytest.mark.slow
 def test_ranks_name_different_bottlenecks_and_then_stop(compiler: Compiler) -> None:
     parent = foreign(planted("dynamic local array"), compiler)
     findings = [assess("softmax", parent, rank=rank) for rank in (1, 2, 3, 4)]
@@ -151,6 +154,7 @@ def test_a_bottleneck_that_was_worked_on_without_gain_is_not_named_again(compile
     assert assess("softmax", parent, parent, child).bottleneck != first.bottleneck
 
 
+@pytest.mark.slow
 def test_a_foreign_candidate_at_the_floor_ends_the_task(compiler: Compiler) -> None:
     finding = assess("softmax", foreign(SOUND, compiler))
     assert finding.kind == "stop"

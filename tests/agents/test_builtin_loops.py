@@ -141,6 +141,7 @@ def operators(body: str) -> tuple[list[str], list[str]]:
     return full, small
 
 
+@pytest.mark.slow
 def test_rounds_become_one_body() -> None:
     full, small = operators(FORMS["a state joined with the inputs, stacked outputs"])
     body = ["aten.select.int", "aten.cat", "aten.linear", "aten.tanh", "aten.linear"]

@@ -179,6 +179,7 @@ def test_values_are_pytorchs_at_a_size_that_was_not_traced(name: str, compiler: 
         run_and_compare(item, at, compiler)
 
 
+@pytest.mark.slow
 def test_elements_of_one_vector_may_be_of_two_channels(compiler: Compiler) -> None:
     task = _task(("self.m(x)", IMAGE, "self.m = nn.Conv2d(4, 4, 3, groups=4)"))
     item = render(trace_source(task, {}), Design(("vectorise",)))
@@ -188,6 +189,7 @@ def test_elements_of_one_vector_may_be_of_two_channels(compiler: Compiler) -> No
     run_and_compare(item, workbench.Bench(reference, reference.inputs(5)), compiler)
 
 
+@pytest.mark.slow
 def test_kernels_of_a_dense_network_do_not_grow_with_its_depth() -> None:
     def kernels(layers: int) -> tuple[int, int]:
         init = f"self.m = nn.ModuleList(nn.Linear(16 + 8 * n, 8) for n in range({layers}))"

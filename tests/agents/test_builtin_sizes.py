@@ -169,6 +169,7 @@ def test_a_slice_as_long_as_an_input_is_no_half_of_a_weight(compiler: Compiler) 
     ran(written, source, {**OTHER, "M": 40}, compiler)
 
 
+@pytest.mark.slow
 def test_a_long_line_of_the_plan_is_cut_into_terms(monkeypatch: pytest.MonkeyPatch, compiler: Compiler) -> None:
     source = TASK.format(init="pass", body="torch.cat([x, x * 2], 3).flatten(0, 1).flip(2).sum(1)")
     monkeypatch.setattr("kernelforge.agents.builtin.codegen.render.LONG_LINE", 90)
@@ -273,6 +274,7 @@ def test_layers_that_are_alike_share_their_kernels() -> None:
     assert [written.plan.count(f"{kernel}[") for kernel in written.kernels] == [6, 6]
 
 
+@pytest.mark.slow
 def test_a_long_plan_names_the_products_that_it_repeats(monkeypatch: pytest.MonkeyPatch, compiler: Compiler) -> None:
     task = NETWORK.format(width=16, depth=3)
     plain = render(trace_source(task, {}), Design())
@@ -283,6 +285,7 @@ def test_a_long_plan_names_the_products_that_it_repeats(monkeypatch: pytest.Monk
     ran(written, task, {"N": 16}, compiler)
 
 
+@pytest.mark.slow
 def test_a_plan_that_is_too_long_gets_short_names(monkeypatch: pytest.MonkeyPatch, compiler: Compiler) -> None:
     task = NETWORK.format(width=16, depth=3)
     fused = render(trace_source(task, {}), Design(("fuse",))).plan

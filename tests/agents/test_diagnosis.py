@@ -52,6 +52,7 @@ def test_a_kernel_at_the_floor_has_no_fault(compiler: Compiler) -> None:
     assert "1.00x the compulsory bytes" in result[0].evidence
 
 
+@pytest.mark.slow
 def test_the_rest_is_ranked_by_what_it_costs(compiler: Compiler) -> None:
     result = diagnosed(planted("dynamic local array"), compiler)
     curable = [item for item in result if item.curable]
@@ -107,6 +108,7 @@ def changed(profile: Profile, **changes: object) -> Profile:
     return profile.model_copy(update={"kernels": (kernel.model_copy(update=changes),)})
 
 
+@pytest.mark.slow
 def test_registers_limit_nothing_where_more_blocks_fit_than_there_are(compiler: Compiler) -> None:
     profile, build, facts = profiled(planted("too many registers"), compiler)
     waves = "launch__waves_per_multiprocessor"
@@ -133,6 +135,7 @@ def test_machine_code_says_how_often_spills_run(compiler: Compiler) -> None:
     assert 0.02 < spilling(10**5) < spilling(10**6)
 
 
+@pytest.mark.slow
 def test_every_metric_that_a_diagnosis_names_is_in_the_profile(compiler: Compiler) -> None:
     for name in ("unpadded tile", "an atomic per element", "a barrier at every step", "odd lanes work more"):
         profile, build, facts = profiled(planted(name), compiler)
@@ -160,6 +163,7 @@ def test_metrics_of_nsight_compute_are_enough_to_name_scattered_reads() -> None:
     assert diagnose(profile)[0].bottleneck is Bottleneck.UNCOALESCED
 
 
+@pytest.mark.slow
 def test_launches_of_eager_pytorch_are_evidence_for_a_plan_of_many_launches_alone(compiler: Compiler) -> None:
     case = next(item for item in FAULTY if item.expected is Bottleneck.LAUNCH_BOUND)
     profile, build, facts = profiled(case, compiler)
@@ -190,6 +194,7 @@ def as_measured(emulated: Profile) -> Profile:
     return Profile(size="full", device="cuda:0", kernels=kernels, metrics=metrics, roofline=roofline)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("case", FAULTY, ids=lambda case: case.name)
 def test_a_measured_profile_beside_the_counts_names_what_the_counts_alone_name(
     case: Faulty, compiler: Compiler

@@ -22,6 +22,7 @@ def test_an_optimisation_survives_writing(headline: str, why: str, action: str, 
     assert parse_finding(f"Some prose {{ before. {write_finding(finding)}", optimise=True) == finding
 
 
+@pytest.mark.slow
 @given(words, words, words)
 def test_a_repair_survives_writing(headline: str, why: str, action: str) -> None:
     finding = Finding(kind="repair", headline=headline, why=why, action=action)

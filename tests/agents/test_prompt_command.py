@@ -46,6 +46,7 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(app, ["prompts", *arguments])
 
 
+@pytest.mark.slow
 def test_an_example_of_a_failure_really_failed(failed: Case) -> None:
     assert failed.parent is not None
     assert failed.parent.evaluation.verdict is Verdict.BUILD
@@ -61,6 +62,7 @@ def test_an_example_of_an_improvement_has_a_profile_and_a_parent_that_it_was_mad
     assert "## What its last change did" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PROMPTS)
 def test_every_prompt_renders_for_a_real_task(name: str, correct: Case, failed: Case) -> None:
     case = failed if name in ("repair", "judge-repair") else correct

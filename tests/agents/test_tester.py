@@ -156,6 +156,7 @@ def test_a_refusal_tells_no_hidden_extent(zygote: Zygote) -> None:
     assert text == "a hidden size cannot be checked on such inputs"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "task", ["gelu", "softmax", "layernorm", "sum_axes", "conv2d", "max_pool2d", "cumsum", "cross_entropy", "attention"]
 )
@@ -205,6 +206,7 @@ def test_a_tester_is_scored_on_faults_that_the_tasks_own_inputs_do_not_show(zygo
     assert 0 < score.score < 1
 
 
+@pytest.mark.slow
 def test_tests_that_are_all_refused_have_the_lowest_score(zygote: Zygote) -> None:
     score = scored(zygote, BAD, NAN)
     assert score.counted

@@ -147,6 +147,7 @@ def test_all_charts_are_printed_dark_on_white(opened: Page) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_chart_that_cannot_be_drawn_says_so_in_its_place(tab: Callable[..., Tab], folder: Path) -> None:
     page = tab(folder, "broken.html").page
     page.wait_for_selector("figure[data-drawn='failed']")

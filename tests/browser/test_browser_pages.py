@@ -39,9 +39,8 @@ VARIANTS = {
 }
 """The same kinds with other things on them; looked at on a phone alone."""
 ALL = PAGES | VARIANTS
-SEEN_DARK = ("run-measured", "task-measured", "attempt-measured", "compare")
 LOOKS = [
-    pytest.param(kind, theme, marks=[pytest.mark.slow] if theme == "dark" and kind in SEEN_DARK else [])
+    pytest.param(kind, theme, marks=[pytest.mark.slow] if theme == "dark" else [])
     for kind in ALL
     for theme in ("light", "dark")
     if kind in PAGES or theme == "dark"

@@ -165,6 +165,7 @@ def test_a_permalink_restores_the_filter(tab: OPEN, report: Path):
     assert second.input_value("form[data-filters] [name=q]") == "cumsum"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fragment", ["%E0%A4%A", "'\"><img src=x>"])
 def test_a_fragment_that_means_nothing_does_no_harm(fragment: str, tab: OPEN, report: Path):
     page = tab(report, f"{RUN}#{fragment}").page
@@ -205,6 +206,7 @@ def test_the_theme_stays_after_a_reload(tab: OPEN, report: Path):
     assert page.evaluate(paper) == dark
 
 
+@pytest.mark.slow
 def test_a_theme_that_is_none_is_not_taken(tab: OPEN, report: Path):
     """Pages of other people's files share the storage of ours."""
     page = tab(report).page
@@ -230,6 +232,7 @@ def test_a_keyboard_is_enough(tab: OPEN, report: Path):
     page.wait_for_url("**/gelu/index.html")
 
 
+@pytest.mark.slow
 def test_without_scripts_everything_can_be_read(tab: OPEN, report: Path):
     page = tab(report, RUN, java_script_enabled=False).page
     assert page.locator("table.matrix tbody tr").count() == len(TASKS)
@@ -244,6 +247,7 @@ def test_without_scripts_everything_can_be_read(tab: OPEN, report: Path):
     assert "Write a kernel for softmax." in page.locator("main").text_content()
 
 
+@pytest.mark.slow
 def test_paper_shows_everything_dark_on_white(tab: OPEN, report: Path):
     page = tab(report, RUN, color_scheme="dark").page
     page.emulate_media(media="print", color_scheme="dark")

@@ -98,6 +98,7 @@ def test_figures_that_are_made_up_are_found(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ["h100", "a100", "rtx-4090", "t4"])
 @pytest.mark.usefixtures("warm_zygotes")
 def test_figures_of_known_cards_are_found(key: str) -> None:

@@ -316,6 +316,7 @@ def test_any_mutation_of_a_valid_plan_resolves_or_is_refused(text: str, seed: in
     outcome(text)
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(st.text(max_size=200) | st.lists(st.sampled_from(TOKENS), max_size=60).map("".join))
 def test_any_text_resolves_or_is_refused(text: str) -> None:

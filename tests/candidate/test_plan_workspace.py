@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -134,6 +135,7 @@ intervals = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(intervals)
 def test_storages_in_one_slot_never_live_at_the_same_time(spec: list[tuple[int, int, int, bool]]) -> None:
     storages, outputs = [], set()

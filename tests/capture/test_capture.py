@@ -22,6 +22,7 @@ LAYERS = "self.layers = nn.ModuleList(nn.Sequential(nn.LayerNorm(32), nn.Linear(
 FORWARD = "for layer in self.layers:\n    x = layer(x)\nreturn x"
 
 
+@pytest.mark.slow
 def test_a_repeated_layer_is_one_group_with_its_calls(graph_of: Callable[..., CapturedGraph]) -> None:
     graph = graph_of(FORWARD, "torch.randn(4, 16, 32)", LAYERS)
     spec = spec_by_key("h100")
@@ -36,6 +37,7 @@ def test_a_repeated_layer_is_one_group_with_its_calls(graph_of: Callable[..., Ca
     assert total == pytest.approx(sum(part.time_us for part in eager.per_operator))
 
 
+@pytest.mark.slow
 def test_a_floor_is_a_time_of_the_same_kind_as_that_of_the_kernels(graph_of: Callable[..., CapturedGraph]) -> None:
     """Neither has a launch, and both read from the L2 what the product has just written."""
     graph = graph_of("return torch.softmax(self.up(x), -1)", "torch.randn(4, 96, 64)", "self.up = nn.Linear(64, 64)")
@@ -51,6 +53,7 @@ def test_a_floor_is_a_time_of_the_same_kind_as_that_of_the_kernels(graph_of: Cal
     assert product.headroom == pytest.approx(product.time_us / product.floor_us)
 
 
+@pytest.mark.slow
 def test_complex_numbers_are_the_reason_why_a_group_has_no_task(graph_of: Callable[..., CapturedGraph]) -> None:
     """Also where another group alone reads them, and in bytes."""
     graph = graph_of("return torch.fft.irfft(torch.fft.rfft(x) * 2)", "torch.randn(4, 64)")
@@ -61,6 +64,7 @@ def test_complex_numbers_are_the_reason_why_a_group_has_no_task(graph_of: Callab
     assert (transform.bytes, product.bytes) == (4 * 64 * 4 + 4 * 33 * 8, 2 * 4 * 33 * 8)
 
 
+@pytest.mark.slow
 def test_a_large_model_takes_no_memory(graph_of: Callable[..., CapturedGraph]) -> None:
     graph = graph_of("return self.up(x)", "torch.randn(8, 1 << 20)", "self.up = nn.Linear(1 << 20, 1 << 20)")
     weight = next(node for node in graph.nodes if node.role == "parameter" and "weight" in node.op)
@@ -68,6 +72,7 @@ def test_a_large_model_takes_no_memory(graph_of: Callable[..., CapturedGraph]) -
     assert weight.spec.nbytes == 4 << 40
 
 
+@pytest.mark.slow
 def test_a_part_is_captured_where_the_rest_has_no_graph(graph_of: Callable[..., CapturedGraph]) -> None:
     init = "self.part, self.rest = nn.Sequential(nn.Linear(32, 8), nn.ReLU()), nn.Linear(8, 8)"
     body = "h = self.part(x * 2)\nreturn self.rest(h) if h.sum() > 0 else h"
@@ -83,6 +88,7 @@ def test_a_part_is_captured_where_the_rest_has_no_graph(graph_of: Callable[..., 
 CONVERTED = model_text("return self.up(x.half())", "torch.randn(2, 8)", "self.up = nn.Linear(8, 8).half()")
 
 
+@pytest.mark.slow
 def test_a_model_that_is_converted_is_made_for_real() -> None:
     files = (CONVERTED, "make_model", CONVERTED, "make_inputs", "")
     with pytest.raises(TaskError) as raised:

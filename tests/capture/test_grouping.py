@@ -96,6 +96,7 @@ def test_groups(name: str, graph_of: Callable[..., CapturedGraph]) -> None:
         ready |= set(group.outputs)
 
 
+@pytest.mark.slow
 def test_groups_never_wait_for_each_other(graph_of: Callable[..., CapturedGraph]) -> None:
     """The first product's sum also reads the second product, which reads the first: no group holds both."""
     graph = graph_of(

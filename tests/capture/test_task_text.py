@@ -57,6 +57,7 @@ def shapes(specs: tuple[TensorSpec, ...]) -> list[tuple[tuple[int, ...], str]]:
     return [(spec.shape, spec.dtype.value) for spec in specs]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_the_tasks_of_a_model_one_after_the_other_are_the_model(
     name: str, graph_of: Callable[..., CapturedGraph]
@@ -109,6 +110,7 @@ def model_and_inputs(body: str, inputs: str, init: str) -> tuple[nn.Module, list
     return namespace["make_model"](), namespace["make_inputs"]()  # type: ignore[operator]
 
 
+@pytest.mark.slow
 def test_extents_are_constants_and_numbers_follow_them(graph_of: Callable[..., CapturedGraph]) -> None:
     graph = graph_of(ATTENTION, CASES["attention"][1], CASES["attention"][2])
     nodes = {node.name: node for node in graph.nodes}

@@ -78,6 +78,7 @@ def on_a_gpu(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [*events, *launches, *kernels]
 
 
+@pytest.mark.slow
 def test_each_node_of_the_captured_graph_has_a_time(
     graph_of: Callable[..., CapturedGraph], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,6 +167,7 @@ def test_times_that_cannot_be_read_are_the_childs_failure() -> None:
         model_times(answers({"error": "out of memory"}), {}, until, Path("net.py"))
 
 
+@pytest.mark.slow
 def test_a_confined_child_runs_and_traces_the_model(graph_of: Callable[..., CapturedGraph]) -> None:
     """It gets as far as the trace, in which a CPU has no kernel. The role is one that may start threads, as the
     profiler does, and needs no GPU."""
@@ -185,6 +187,7 @@ def test_a_device_that_is_no_gpu_is_refused() -> None:
         capture_on_gpu(SOURCE, INPUTS, "emulated:h100")
 
 
+@pytest.mark.slow
 def test_a_gpu_is_locked_and_what_the_child_says_of_it_is_one_sentence(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

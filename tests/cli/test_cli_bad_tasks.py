@@ -52,6 +52,7 @@ def write_suite(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", ["check", "audit"])
 def test_each_bad_task_is_one_line_and_the_good_one_is_worked_on(cli, tmp_path: Path, verb: str) -> None:
     suite = write_suite(tmp_path / "mixed")

@@ -22,6 +22,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kernelforge.calibration.figures.GROUPS", (Group("made up", made_up),))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick")
 def test_the_file_is_written_and_names_a_device(cli, tmp_path: Path):
     done = cli("calibrate", "--device", "emulated:h100", "--output", "mine.toml")

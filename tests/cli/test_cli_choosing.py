@@ -57,6 +57,7 @@ def test_a_malformed_choice_is_bad_input(cli, tmp_path: Path, options: list[str]
     assert words in done.err
 
 
+@pytest.mark.slow
 def test_a_chosen_candidate_is_shown_as_one_that_takes_its_choices_by_itself(cli, journal: Path):
     rendered = parse_reply(cli("show", "softmax/1", "--candidate").out)
     # The golden candidates choose 256 of "128 | 256".

@@ -43,12 +43,14 @@ def test_every_format_says_the_same(cli, runs, tmp_path: Path):
     assert (tmp_path / "compare.md").read_text().startswith("# Two runs\n")
 
 
+@pytest.mark.slow
 def test_the_order_says_which_run_is_judged(cli, runs):
     a, b = runs
     assert cli("compare", b, a, "--json").json()["wins"] == 2
     assert cli("compare", a[:-2], "latest", "--json").json()["b"] == b
 
 
+@pytest.mark.slow
 def test_bad_input_is_one_clear_message(cli, runs):
     a, b = runs
     for arguments, words in (

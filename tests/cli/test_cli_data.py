@@ -83,6 +83,7 @@ def test_each_kind_of_a_run_is_written_with_its_card(results: Path) -> None:
     assert counts["dpo"] > 0
 
 
+@pytest.mark.slow
 def test_equal_programs_count_once_unless_all_are_asked_for(results: Path) -> None:
     with Store.open(results / "kernelforge.db") as store:
         run = store.run("latest")
@@ -103,6 +104,7 @@ def test_equal_programs_count_once_unless_all_are_asked_for(results: Path) -> No
     assert ["without those that share the evaluation" in card for card in cards] == [True, False]
 
 
+@pytest.mark.slow
 def test_renamed_copies_are_repeats_by_bleu(results: Path) -> None:
     counts = {}
     for likeness in ("shingles", "bleu"):
@@ -146,6 +148,7 @@ def test_what_cannot_be_is_refused_and_nothing_is_written(results: Path) -> None
     assert not (results / "a").exists()
 
 
+@pytest.mark.slow
 def test_parquet_and_parts_hold_what_the_lines_hold(results: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     words = ["--as", "kto", "--results", str(results), "--validation", "0.5"]
@@ -155,6 +158,7 @@ def test_parquet_and_parts_hold_what_the_lines_hold(results: Path) -> None:
         assert parquet.read_table(results / "table" / f"{path.stem}.parquet").to_pylist() == lines(path)
 
 
+@pytest.mark.slow
 def test_jobs_with_a_prompt_are_grouped_by_their_id(tmp_path: Path) -> None:
     async def submit() -> None:
         async with serving(tmp_path) as service:
@@ -181,6 +185,7 @@ def test_jobs_with_a_prompt_are_grouped_by_their_id(tmp_path: Path) -> None:
         )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_traces_are_curated_and_each_rule_is_compared(tmp_path: Path) -> None:
     with Store.open(tmp_path / "kernelforge.db") as store:
         run = make_run()
@@ -216,6 +221,7 @@ def test_traces_are_curated_and_each_rule_is_compared(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_published_rows_are_written_with_their_card(tmp_path: Path) -> None:
     rows = [
         {
@@ -241,6 +247,7 @@ def test_published_rows_are_written_with_their_card(tmp_path: Path) -> None:
     assert [published.value for published in Published] == list(FORMATS)
 
 
+@pytest.mark.slow
 def test_a_job_keeps_the_reasoning_of_its_completion(tmp_path: Path) -> None:
     async def submit() -> None:
         async with serving(tmp_path) as service:
@@ -261,6 +268,7 @@ def test_a_job_keeps_the_reasoning_of_its_completion(tmp_path: Path) -> None:
         export("--as", "critique", "--reasoning", "think", "-o", str(tmp_path / "b"), "--results", str(tmp_path))
 
 
+@pytest.mark.slow
 def test_sessions_are_dialogues_with_returns(tmp_path: Path) -> None:
     async def talk() -> None:
         async with serving_sessions(tmp_path) as server:

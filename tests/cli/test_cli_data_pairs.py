@@ -56,6 +56,7 @@ def test_each_pair_has_a_row_in_both_directions_and_the_folder_is_gone_on_with(
     assert all(row["edits"] for row in rows[2:])
 
 
+@pytest.mark.slow
 def test_a_dry_run_writes_nothing(cli: Callable[..., Done], tmp_path: Path) -> None:
     done = cli("data", "pairs", "core", "--task", "softmax", "--augment", "1", "--dry-run")
     assert done.code == 0, done.err

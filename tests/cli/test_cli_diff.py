@@ -7,6 +7,7 @@ import pytest
 pytestmark = pytest.mark.usefixtures("journal")
 
 
+@pytest.mark.slow
 def test_an_attempt_is_compared_with_its_parent(cli):
     done = cli("diff", "softmax/1")
     assert done.code == 0
@@ -19,6 +20,7 @@ def test_an_attempt_is_compared_with_its_parent(cli):
     assert [line["text"] for line in view["diffs"][0]["lines"] if line["kind"] == "added"] == ["  // version 1"]
 
 
+@pytest.mark.slow
 def test_another_attempt_of_any_run_may_be_named(cli):
     view = cli("diff", "older/softmax/3", "newer/softmax/0", "--source", "--json").json()
     assert (view["before"], view["after"]) == ("newer/softmax/00", "older/softmax/03")

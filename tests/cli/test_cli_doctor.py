@@ -86,6 +86,7 @@ def test_another_processor_is_told(monkeypatch):
     assert "x86-64" in check.advice
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["command", "top level", "files"])
 def test_another_distribution_with_our_name_is_told(tmp_path, monkeypatch, how):
     for name, command in (("kernelforge-amd", "amd.cli:main"), ("ours-renamed", "kernelforge.cli.main:main")):

@@ -22,6 +22,7 @@ def kernel(tmp_path: Path) -> str:
     return "saxpy.cu"
 
 
+@pytest.mark.slow
 def test_results_counters_and_lines_are_shown_and_written(cli, tmp_path: Path, kernel: str):
     done = cli(
         "emulate", kernel, "--launch", LAUNCH, *TENSORS, "--source", "--page", "page.html", "--output", "after"

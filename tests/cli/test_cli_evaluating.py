@@ -56,6 +56,7 @@ def test_a_run_journals_what_show_and_eval_then_read(cli, tmp_path: Path):
     assert "Profile at size" not in text
 
 
+@pytest.mark.slow
 def test_the_facts_of_a_task_are_shown(cli):
     done = cli("tasks", "show", "matmul")
     assert done.code == 0

@@ -37,6 +37,7 @@ def test_a_figure_is_written_in_the_form_that_the_name_of_the_file_says(figure: 
     assert (tmp_path / "funnel.PNG").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_the_list_names_what_can_be_drawn_and_why_the_rest_cannot(figure: Any) -> None:
     listed = {row["name"]: row.get("why") for row in figure("--list", MODELLED, "--json").json()}
     assert "modelled" in listed["fast-p"]
@@ -86,6 +87,7 @@ def test_bad_input_is_one_line(figure: Any, words: list[str], message: str) -> N
     assert done.err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_all_figures_go_into_a_folder(figure: Any, tmp_path: Path) -> None:
     task = golden("modelled").run.config.tasks[0]
     assert figure("--all", f"{MODELLED}/{task}", "--output", "all").code == 0
@@ -95,6 +97,7 @@ def test_all_figures_go_into_a_folder(figure: Any, tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.slow
 def test_the_specification_is_what_pages_draw(figure: Any, tmp_path: Path) -> None:
     spec = figure("funnel", MEASURED, "--json").json()
     assert spec["$schema"].endswith("/vega-lite/v6.json")

@@ -34,6 +34,7 @@ def test_a_model_new_class_is_checked_with_torch(cli, candidate: str) -> None:
     assert "seen in line 7: torch.softmax(...) (torch_computation_ops)" in done.out
 
 
+@pytest.mark.slow
 def test_a_wrong_class_leaves_with_1_and_earns_no_reward(cli, candidate: str, tmp_path: Path) -> None:
     (tmp_path / candidate).write_text(RIGHT.replace("dim=1", "dim=0"))
     done = cli("eval", candidate, "--task", "softmax", "--lane", "modelnew", "--device", "cpu", "--json")

@@ -69,6 +69,7 @@ def test_a_bad_entry_is_one_line_and_leaves_the_board_alone(cli, tmp_path: Path)
     assert cli("leaderboard", "verify", "bad.json").code == 2
 
 
+@pytest.mark.slow
 def test_verify_without_a_sample_checks_the_file_alone(cli, tmp_path: Path):
     done = cli("leaderboard", "verify", str(ENTRY), "--sample", "0", "--seed", "4", "--output", "v.json", "--json")
     assert done.code == 0
@@ -81,6 +82,7 @@ def test_verify_without_a_sample_checks_the_file_alone(cli, tmp_path: Path):
     assert "nothing differs: 7 of 7 checks of the file hold, 0 of 16 tasks re-run" in result
 
 
+@pytest.mark.slow
 def test_the_name_of_a_submitted_file_is_text(cli, tmp_path: Path):
     """A shell's ``entries/*.json`` names what a pull request brought."""
     name = "\x1b[2J[red]x.json"
@@ -90,6 +92,7 @@ def test_the_name_of_a_submitted_file_is_text(cli, tmp_path: Path):
     assert done.out.startswith("\\x1b[2J[red]x.json: drawing 0")
 
 
+@pytest.mark.slow
 def test_verify_leaves_with_1_where_something_differs(cli, golden_results):
     from tests.report.golden.golden_runs import golden
 
@@ -118,6 +121,7 @@ def test_bad_input_is_one_line(cli, golden_results, arguments: list[str], messag
     assert done.err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_the_grid_of_stored_runs(cli, tmp_path: Path):
     from kernelforge.datasets.cuda_l2 import REGIONS
     from kernelforge.store import Store

@@ -55,6 +55,7 @@ def test_an_estimate_says_how_many_would_be_measured(
     assert "measured" not in cli(*options, *MEASURE, "--dry-run").out
 
 
+@pytest.mark.slow
 def test_what_was_predicted_stands_by_what_was_measured_and_corrects_the_next_run(
     cli: Callable[..., Any], pools: list[SoftwareWorkshop], options: list[str], tmp_path: Path
 ) -> None:

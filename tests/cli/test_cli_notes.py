@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 
+@pytest.mark.slow
 def test_words_bottleneck_operator_and_gpu_narrow_the_notes(cli) -> None:
     every = cli("notes", "find", "--json", "--limit", "999").json()
     assert every["total"] == len(every["notes"]) >= 120
@@ -26,6 +27,7 @@ def test_a_gpu_is_named_by_version_or_name(cli, arguments: list[str]) -> None:
     assert cli("notes", "find", "wgmma", "--device", "NVIDIA A100-SXM4-80GB", "--json").code == 1
 
 
+@pytest.mark.slow
 def test_each_note_has_its_text_and_source_and_the_rest_is_counted(cli) -> None:
     done = cli("notes", "find", "bank", "--limit", "1")
     total = cli("notes", "find", "bank", "--json").json()["total"]
@@ -34,6 +36,7 @@ def test_each_note_has_its_text_and_source_and_the_rest_is_counted(cli) -> None:
     assert done.out.endswith(f"{total - 1} more; --limit {total} prints all\n")
 
 
+@pytest.mark.slow
 def test_no_note_is_exit_code_1_and_one_sentence(cli) -> None:
     done = cli("notes", "find", "weather")
     assert (done.code, done.out, done.err) == (1, "", "no note has all of that; leave out a word or an option\n")

@@ -49,6 +49,7 @@ def test_a_class_runs_there_in_a_jail(cli, host: SshHost, tmp_path: Path) -> Non
         assert evaluation["fingerprint"] == near.fingerprint.model_dump(mode="json")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("device", "why"),
     [
@@ -65,6 +66,7 @@ def test_a_device_there_that_runs_no_class_is_refused(
     assert why in done.err
 
 
+@pytest.mark.slow
 def test_a_prompt_is_that_of_a_device_here(cli, host: SshHost) -> None:
     near, there = (
         cli("prompts", "show", "repair", "--suite", small_core(), "--task", "swish", "--device", device)
@@ -74,6 +76,7 @@ def test_a_prompt_is_that_of_a_device_here(cli, host: SshHost) -> None:
     assert there.out == near.out
 
 
+@pytest.mark.slow
 def test_an_entry_is_verified_there(cli, host: SshHost, tmp_path: Path) -> None:
     run_in(tmp_path, quick_config(tasks=("swish",), device="emulated:h100", budget=Budget(rounds=1)))
     written = cli("leaderboard", "entry", "latest", "--by", "Ann", "--output", "e.json", "--results", str(tmp_path))

@@ -25,11 +25,13 @@ def test_show_begins_with_the_latest_run(cli):
         assert re.search(rf"^{task} ", done.out, re.M)
 
 
+@pytest.mark.slow
 def test_show_takes_a_unique_beginning(cli):
     assert cli("show", "old", "--json").json()["id"] == "older"
     assert cli("show", "older", "--json").json()["seconds"] == 245.0
 
 
+@pytest.mark.slow
 def test_show_a_task(cli):
     done = cli("show", "older/softmax")
     assert done.code == 0
@@ -42,6 +44,7 @@ def test_show_a_task(cli):
     assert [node["depth"] for node in data["lineage"]] == [0, 1, 2, 2]
 
 
+@pytest.mark.slow
 def test_show_an_attempt_answers_four_questions(cli):
     done = cli("show", "newer/softmax/1")
     assert done.code == 0
@@ -81,6 +84,7 @@ def test_what_was_said_can_be_searched(cli):
     assert cli("show", "newer", "--find", "no such words").out == "lines that hold 'no such words': 0\n"
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -143,6 +147,7 @@ def test_the_leaderboard_in_every_format(cli, tmp_path: Path):
     assert [entry["run"] for entry in only["boards"][0]["entries"]] == ["older"]
 
 
+@pytest.mark.slow
 def test_export_writes_one_object_a_line(cli, tmp_path: Path):
     done = cli("export")
     lines = [json.loads(line) for line in done.out.splitlines()]
@@ -155,6 +160,7 @@ def test_export_writes_one_object_a_line(cli, tmp_path: Path):
     assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 8
 
 
+@pytest.mark.slow
 def test_export_to_a_bad_place_leaves_nothing(cli, tmp_path: Path):
     (tmp_path / "folder").mkdir()
     for index in ("folder", "nowhere/out.jsonl"):
@@ -224,6 +230,7 @@ def test_a_damaged_database_is_one_clear_message(cli, tmp_path: Path):
     assert "not an intact results database" in done.err
 
 
+@pytest.mark.slow
 def test_debug_adds_the_traceback(cli, monkeypatch):
     monkeypatch.setenv("KERNELFORGE_DEBUG", "0")
     assert "Traceback" not in cli("show", "no-such-run").err

@@ -23,6 +23,7 @@ def content(journal: Path) -> list[str]:
         return list(database.iterdump())
 
 
+@pytest.mark.slow
 def test_every_policy_is_listed_with_its_source(cli: Cli) -> None:
     result = cli("reward", "list")
     assert result.code == 0
@@ -76,6 +77,7 @@ def test_what_has_no_score_says_why(cli: Cli, journal: Path) -> None:
     assert all(row["why"] == "" for row in rows if row is not infra)
 
 
+@pytest.mark.slow
 def test_a_table_and_csv_have_a_row_for_each_reward(cli: Cli, journal: Path) -> None:
     table = cli("reward", "recompute", "newer", "--policy", "cuda-l2/1", "--results", str(journal))
     assert table.out.count("cuda-l2/1") >= 11

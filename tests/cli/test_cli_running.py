@@ -198,6 +198,7 @@ def test_a_gpu_that_does_not_start_gives_way_to_the_emulated_device_with_a_word(
     assert (done.code, done.err.count(f"note: {note}")) == (0, 1), done.err
 
 
+@pytest.mark.slow
 def test_a_gpu_that_cannot_be_used_is_passed_over_with_a_word_or_refused(cli, monkeypatch: pytest.MonkeyPatch):
     from kernelforge.devices.cuda import discovery
     from kernelforge.devices.cuda.target import GpuInfo

@@ -45,6 +45,7 @@ def test_chosen_metrics_are_printed_and_written_for_a_run(cli, stored: Path) -> 
     assert "a file of names" in cli("prompts", "show", "judge-optimise", "--task", "gelu", "--metrics", "no.file").err
 
 
+@pytest.mark.slow
 def test_what_cannot_be_chosen_from_is_said(cli, stored: Path) -> None:
     command = ("select-metrics", "--results", str(stored))
     for options, code, why in (

@@ -51,6 +51,7 @@ def test_an_operator_that_is_a_little_wrong_is_refused_with_its_error(
     assert (done.code, "outputs   not compared" in done.out) == (1, True), "over budget nothing is called equal"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [

@@ -57,6 +57,7 @@ def test_the_verbs_are_these():
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["--version"], ["tasks", "show", "--help"]])
 def test_help_loads_nothing_heavy(start, arguments):
     script = (

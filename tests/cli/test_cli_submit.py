@@ -36,6 +36,7 @@ def lines(*requests: dict[str, Any]) -> str:
     return "".join(json.dumps({"task": TASK} | request) + "\n" for request in requests)
 
 
+@pytest.mark.slow
 def test_a_reply_is_scored_and_told_in_full(cli: Callable[..., Any], server: ProtocolServer, tmp_path: Path) -> None:
     (tmp_path / "reply.md").write_text("1.5")
     done = cli("submit", "reply.md", "--task", TASK, "--policy", "kevin/1", "--run-id", "run-1", "--profile")
@@ -60,6 +61,7 @@ def test_requests_are_scored_and_told_as_they_end(
     assert [request.run_id for request in server.requests.values()] == ["run-1", "own"]
 
 
+@pytest.mark.slow
 def test_a_verdict_on_smaller_sizes_alone_is_marked(
     cli: Callable[..., Any], server: ProtocolServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -63,6 +63,7 @@ def suite(tmp_path: Path, zygote: Zygote, monkeypatch: pytest.MonkeyPatch) -> Pa
     return folder
 
 
+@pytest.mark.slow
 def test_a_survivor_is_listed_and_a_broken_task_is_one_line(cli, suite):
     done = cli("tasks", "audit", str(suite), "--jobs", "2", "--threshold", "0.5")
     assert done.code == 1  # two tasks could not be audited
@@ -73,6 +74,7 @@ def test_a_survivor_is_listed_and_a_broken_task_is_one_line(cli, suite):
     assert "2 tasks FAILED" in done.out
 
 
+@pytest.mark.slow
 def test_tasks_are_audited_in_order_and_what_is_the_same_once(cli, suite):
     """An argued survivor is not counted; an argument whose mutant is rejected is stale."""
     arguments = [ARGUMENT.format(mutant=mutant) for mutant in ("removed@relu", "stale@output0")]
@@ -103,6 +105,7 @@ def test_all_and_one_task_cannot_both_be_meant(cli):
         assert "leave out --task" in done.err
 
 
+@pytest.mark.slow
 def test_tasks_are_checked_side_by_side_in_their_order(cli, suite):
     done = cli("tasks", "check", str(suite), "--task", "positive", "--task", "broken", "--jobs", "2", "--json")
     data = done.json()
@@ -112,6 +115,7 @@ def test_tasks_are_checked_side_by_side_in_their_order(cli, suite):
     assert "no_such_method" in data["findings"][-1]["text"]
 
 
+@pytest.mark.slow
 def test_a_tester_is_scored_and_a_broken_task_is_one_line(cli, suite):
     done = cli("tasks", "score-tester", str(suite), "--task", "positive", "--task", "broken", "--most", "6")
     assert done.code == 1  # one task could not be scored
@@ -122,6 +126,7 @@ def test_a_tester_is_scored_and_a_broken_task_is_one_line(cli, suite):
     assert verdict.endswith("6 faults in 2 tasks; 1 tasks FAILED")
 
 
+@pytest.mark.slow
 def test_the_scores_of_a_tester_for_programs(cli, suite):
     done = cli("tasks", "score-tester", str(suite), "--task", "positive", "--json", "--output", "rows.jsonl")
     assert done.code == 0

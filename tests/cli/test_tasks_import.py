@@ -97,6 +97,7 @@ def test_every_file_is_a_task_or_one_line_with_a_reason(imported: Workplace) -> 
     assert len(lines) == len(ALL) + 1
 
 
+@pytest.mark.slow
 def test_what_is_written_is_a_suite_with_hidden_sizes_of_three_kinds(imported: Workplace) -> None:
     suite = load_suite(imported.folder / "suite")
     assert [task.name for task in suite] == [
@@ -120,6 +121,7 @@ def test_what_is_written_is_a_suite_with_hidden_sizes_of_three_kinds(imported: W
     assert all(size.constants["INPUT_SHAPE"] == size.constants["num_classes"] for size in targets.sizes[1:])
 
 
+@pytest.mark.slow
 def test_plans_may_call_the_operators_that_are_named(imported: Workplace) -> None:
     arguments = [imported.checkout, "--select", "1/19", "--library", "linear", "--library", "conv2d"]
     assert run(*arguments, "--output", str(imported.folder / "with operators"))[0] == 0
@@ -128,6 +130,7 @@ def test_plans_may_call_the_operators_that_are_named(imported: Workplace) -> Non
     assert load_suite(imported.folder / "suite").task("level1_19_relu").policy.library == ()
 
 
+@pytest.mark.slow
 def test_an_operator_that_torch_does_not_have_is_refused(
     imported: Workplace, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -137,6 +140,7 @@ def test_an_operator_that_torch_does_not_have_is_refused(
     assert not (imported.folder / "refused").exists()
 
 
+@pytest.mark.slow
 def test_sizes_come_from_the_cache_the_second_time(imported: Workplace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(size_search.SizeChooser.func, "_find", None)  # type: ignore[attr-defined]
     code, output = run(
@@ -158,6 +162,7 @@ def test_sizes_come_from_the_cache_the_second_time(imported: Workplace, monkeypa
     }
 
 
+@pytest.mark.slow
 def test_where_nothing_can_be_used_nothing_is_written(imported: Workplace) -> None:
     output = imported.folder / "nothing"
     code, printed = run(imported.checkout, "--output", str(output), "--level", "4")
@@ -181,6 +186,7 @@ def test_mistakes_are_one_line(imported: Workplace, capsys: pytest.CaptureFixtur
         assert "Traceback" not in error
 
 
+@pytest.mark.slow
 def test_a_selection_takes_tasks_and_what_is_not_loaded_alike(imported: Workplace) -> None:
     code, output = run(
         imported.checkout, "--output", str(imported.folder / "selected"), "--json",
@@ -196,6 +202,7 @@ def test_a_selection_takes_tasks_and_what_is_not_loaded_alike(imported: Workplac
     assert [item["origin"] for item in result["not_loaded"]] == ["level1/4_Random.py"]
 
 
+@pytest.mark.slow
 def test_what_does_not_end_and_what_a_package_would_cure_is_not_kept(imported: Workplace) -> None:
     kept = [path.read_text() for path in (imported.folder / "cache").rglob("*.json")]
     assert len(kept) == len(ALL) - len({"level1/2_Broken.py", "level4/1_Fetches.py", HUNG, PACKAGE})

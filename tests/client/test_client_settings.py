@@ -99,6 +99,7 @@ def test_one_client_serves_several_event_loops(server: ProtocolServer) -> None:
     assert [result.reward for result in results] == [float(number) for number in range(8)]
 
 
+@pytest.mark.slow
 def test_importing_the_client_takes_an_http_client_and_pydantic() -> None:
     """Trainers install it next to their own torch and ray, without KernelForge's."""
     code = (

@@ -37,6 +37,7 @@ def second(counted, tmp_path):
     return counted
 
 
+@pytest.mark.slow
 def test_the_same_build_is_compiled_once(counted, tmp_path):
     first = counted.build(KERNEL, ["k"])
     cached = counted.build(KERNEL, ["k"])
@@ -48,6 +49,7 @@ def test_the_same_build_is_compiled_once(counted, tmp_path):
     assert first.build.key == from_disk.build.key
 
 
+@pytest.mark.slow
 def test_everything_that_matters_is_in_the_key(counted):
     keys = {
         counted.build(KERNEL, ["k"]).build.key,

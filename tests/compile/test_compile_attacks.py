@@ -101,6 +101,7 @@ MACRO_BOMB = "#define A0 x[0]+=1;\n" + "".join(f"#define A{i + 1} A{i} A{i} A{i}
 ARRAY_BOMB = "__device__ int big[600000000] = {1, 2, 3};\n__global__ void k(int* x) { x[0] = big[x[1]]; }\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bomb", [TEMPLATE_BOMB, MACRO_BOMB, ARRAY_BOMB], ids=["template", "macro", "array"])
 def test_a_bomb_hits_a_limit_and_the_next_build_works(jailed, cramped, bomb):
     with cramped():
@@ -119,6 +120,7 @@ def test_a_build_that_hit_a_limit_is_tried_again(jailed, cramped):
     assert not second.cached
 
 
+@pytest.mark.slow
 def test_deep_nesting_cannot_take_the_parent_down(jailed):
     source = "__global__ void k(int* x) { x[0] = " + "(" * 100_000 + "1" + ")" * 100_000 + "; }"
     assert jailed.build(source, ["k"])
@@ -158,6 +160,7 @@ def test_figures_cannot_be_forged_through_the_log(jailed):
     assert result.build.kernels[0].registers_per_thread == honest.build.kernels[0].registers_per_thread > 1
 
 
+@pytest.mark.slow
 def test_a_flood_does_not_push_the_figures_out(jailed):
     source = KERNEL + "".join(f'#warning "{"w" * 900} {i}"\n' for i in range(3000))
     result = jailed.build(source, ["k"])

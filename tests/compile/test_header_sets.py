@@ -81,6 +81,7 @@ def test_a_build_with_them_is_the_build_without(warm: Compiler) -> None:
     assert got.build.model_copy(update={"seconds": 0.0}) == expected.build.model_copy(update={"seconds": 0.0})
 
 
+@pytest.mark.slow
 def test_an_error_is_on_the_line_of_the_source(warm: Compiler) -> None:
     with compilations(warm) as precompiled:
         result = built(warm, COOPERATIVE.format(note="wrong", value="undeclared"))
@@ -90,11 +91,13 @@ def test_an_error_is_on_the_line_of_the_source(warm: Compiler) -> None:
     assert "undeclared" in result.errors[0].message
 
 
+@pytest.mark.slow
 def test_other_headers_have_no_file(warm: Compiler) -> None:
     source = COOPERATIVE.replace("/reduce.h", "/scan.h").format(note="", value=1)
     assert file_of(warm, source) is None
 
 
+@pytest.mark.slow
 def test_a_file_of_an_earlier_zygote_is_not_read(warm: Compiler) -> None:
     headers, _ = Headers.of(COOPERATIVE, "sm_90a")
     assert warm.header_sets.file(headers, 1) is None

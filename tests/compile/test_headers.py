@@ -272,6 +272,7 @@ def test_a_copy_in_cute_is_right(compiler: Compiler, cutlass: None, arch: str) -
     assert np.array_equal(y, 2 * x)
 
 
+@pytest.mark.slow
 def test_a_tiled_product_in_cute_is_right(open_warm: Callable[..., Compiler], cutlass: None) -> None:
     """To instantiate its templates takes a quarter of a minute of CPU time, and more on a busy machine."""
     compiler = open_warm(Compiler, None, limits=replace(COMPILE_LIMITS, wall_s=280, cpu_s=140))
@@ -486,6 +487,7 @@ def test_the_clock_that_runs_is_refused_by_any_path(compiler: Compiler, path: st
     assert not isinstance(built, Artifact) or b"globaltimer" not in built.ptx
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("header", ["cute/tensor.hpp", "cutlass/numeric_types.h"])
 def test_a_header_that_is_not_installed_names_its_extra(without_wheels: None, header: str) -> None:
     with Compiler(None) as compiler:

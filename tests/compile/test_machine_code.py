@@ -183,6 +183,7 @@ def kernel_of(name: str, statement: str) -> str:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arch", "among"),
     [
@@ -235,6 +236,7 @@ def test_what_is_no_cubin_is_a_problem_and_no_error(compiler: Compiler) -> None:
     assert read_machine_code(built.cubin).function("another") is None
 
 
+@pytest.mark.slow
 @given(data=st.data())
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_damaged_cubin_is_read_or_refused(saxpy: bytes, data: st.DataObject) -> None:

@@ -57,6 +57,7 @@ def plain(compiler):
     return built(compiler, PLAIN, "second<float>", "first")
 
 
+@pytest.mark.slow
 def test_names_comments_and_layout_do_not_count(compiler, plain):
     assert built(compiler, RENAMED, "alpha<float>", "zeta") == plain
 
@@ -118,6 +119,7 @@ def test_tables_of_addresses_and_operands_in_braces_follow_their_names():
     assert ptx_hash(text.format(a="x").encode()) == ptx_hash(text.format(a="y").encode())
 
 
+@pytest.mark.slow
 def test_a_build_from_the_cache_has_its_hash(tmp_path):
     source = "__global__ void k(float* x) { x[0] = 1; }"
     with Compiler(tmp_path) as first:

@@ -27,6 +27,7 @@ __global__ void copy_tile(const __grid_constant__ CUtensorMap map, float* out, i
 ARGUMENTS = ("tensor_map", "tensor:float32", "i32")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("head", ["", "#include <cuda.h>\n", "#include <cuda/barrier>\n"])
 def test_a_kernel_that_loads_a_tile_builds_and_gets_128_aligned_bytes(compiler, head):
     artifact = compiler.build(head + TILES, ["copy_tile"], signatures=[LaunchSignature("copy_tile", ARGUMENTS)])

@@ -75,6 +75,7 @@ def test_an_architecture_that_nvrtc_does_not_know_is_no_fault_of_the_candidate(e
             either.build(ADD, ["add"], arch=arch)
 
 
+@pytest.mark.slow
 def test_cuda_13_sends_a_volta_to_the_extra_of_cuda_12(open_warm: Callable[..., Compiler]) -> None:
     cuda_13 = toolchain(13)
     with open_warm(Compiler, None, toolchain=cuda_13) as compiler:

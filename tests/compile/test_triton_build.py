@@ -90,6 +90,7 @@ def test_kernels_of_one_plan_are_one_module(compiler):
     assert artifact.build.toolchain == triton_build.installed_triton()
 
 
+@pytest.mark.slow
 def test_a_module_loads_on_the_emulated_device_whatever_was_joined(compiler):
     from kernelforge.devices.emulated.execute.loaded_module import LoadedModule
     from kernelforge.devices.emulated.execute.memory import Memory
@@ -103,6 +104,7 @@ def test_a_module_loads_on_the_emulated_device_whatever_was_joined(compiler):
     assert all(len(entry.params) == 5 for entry in module.entries.values())
 
 
+@pytest.mark.slow
 def test_a_repeated_build_comes_from_the_cache_and_another_triton_has_its_own(tmp_path, monkeypatch, compiler):
     monkeypatch.setattr(compiler, "cache", BuildCache(tmp_path))
     first, repeated = built(compiler, launch_of()), built(compiler, launch_of())
@@ -115,6 +117,7 @@ def test_a_repeated_build_comes_from_the_cache_and_another_triton_has_its_own(tm
     assert other.build.key != first.build.key
 
 
+@pytest.mark.slow
 def test_only_constants_that_the_source_names_make_another_build(compiler):
     source = SOURCE.replace("SCALE = tl.constexpr(2.0)", "")
     keys = [

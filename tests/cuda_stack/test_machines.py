@@ -47,6 +47,7 @@ def test_each_role_and_the_replay_program_start_cuda(name: str) -> None:
     assert outcome.driver == (REACHED,) * (2 * len(ROLES) + 1)
 
 
+@pytest.mark.slow
 def test_the_tier_is_what_the_machine_allows() -> None:
     assert stages("root")[0]["tier"] == "namespaces"
     assert stages("Docker, files under /root")[0]["tier"] == "landlock"
@@ -115,6 +116,7 @@ def test_without_a_proc_for_cuda_a_gpu_is_refused_in_a_sentence_and_the_rest_wor
     assert "--device emulated" in refusal
 
 
+@pytest.mark.slow
 def test_the_driver_is_told_to_make_no_device_nodes_in_a_private_proc() -> None:
     script = (
         "import os\n"

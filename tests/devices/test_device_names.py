@@ -234,6 +234,7 @@ def test_a_gpu_is_screened_by_the_emulated_device_of_its_architecture(
     assert f"emulated:{key}" in device_names()
 
 
+@pytest.mark.slow
 def test_the_parent_side_of_a_gpu_loads_nothing_of_cuda() -> None:
     code = (
         "import sys\nfrom kernelforge.devices.cuda.device import CudaDevice\nCudaDevice(0).close()\n"

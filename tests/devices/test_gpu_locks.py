@@ -226,6 +226,7 @@ def test_a_lease_whose_holder_cannot_be_written_down_is_given_back(locks, monkey
         pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wait_s", [0.1, 0])
 def test_another_process_is_waited_for_and_named(tmp_path, wait_s):
     # It numbers the GPU differently; the UUID is the same.
@@ -250,6 +251,7 @@ def test_another_process_is_waited_for_and_named(tmp_path, wait_s):
         pass
 
 
+@pytest.mark.slow
 def test_a_killed_holder_frees_whoever_waits(tmp_path):
     locks = GpuLocks(["cuda:0"], tmp_path, keys={"cuda:0": "GPU-aa"})
     got = threading.Event()
@@ -268,6 +270,7 @@ def test_a_killed_holder_frees_whoever_waits(tmp_path):
         waits.join()
 
 
+@pytest.mark.slow
 def test_a_process_that_asks_again_at_once_does_not_starve_others(locks, tmp_path):
     with python(GREEDY, tmp_path) as greedy:
         try:
@@ -321,6 +324,7 @@ def unlockable(tmp_path, monkeypatch):
     return folder
 
 
+@pytest.mark.slow
 def test_where_files_cannot_be_locked_the_lock_is_on_the_machine_itself(unlockable, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "_MACHINE_FOLDER", tmp_path)
     folder = module.local_folder()

@@ -277,6 +277,7 @@ class Replay:
         self._work()
 
 
+@pytest.mark.slow
 def test_a_captured_baseline_is_replayed_and_checked_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Replay, "made", 0)
     monkeypatch.setattr("kernelforge.evaluation.oracle.worker.timed_baseline._captured", Replay)

@@ -71,6 +71,7 @@ def test_no_drawn_size_has_more_elements_than_the_largest_listed_one() -> None:
     assert {row["M"] > 64 for row in rows} == {row["K"] > 1000 for row in rows} == {True, False}
 
 
+@pytest.mark.slow
 def test_drawn_sizes_cross_the_boundaries_of_tiles_on_every_axis() -> None:
     listed = {"M": 31, "N": 90, "K": 7}, {"M": 80, "N": 9, "K": 12}, {"M": 8, "N": 16, "K": 9}
     task = task_of({"M": 4096, "N": 4096, "K": 64}, *listed)
@@ -200,6 +201,7 @@ def test_a_kernel_that_knows_every_listed_size_fails_at_the_drawn_one(evaluator:
     assert honest.task == evaluator.task.digest == axpy_task().digest
 
 
+@pytest.mark.slow
 def test_a_plan_may_refuse_the_drawn_size_as_any_hidden_one(evaluator: Evaluator) -> None:
     plan = PLAN.replace("    out", "    assert x.shape[0] in (64, 8, 7, 1)\n    out", 1)
     for seed in range(20):
@@ -214,6 +216,7 @@ def test_a_plan_may_refuse_the_drawn_size_as_any_hidden_one(evaluator: Evaluator
         break
 
 
+@pytest.mark.slow
 def test_a_reference_that_runs_at_no_drawn_size_leaves_it_out(workshop: EvaluatorPool) -> None:
     source = REFERENCE.replace("return x * 2 + y", "return x * 2 + y if ROWS in (64, 8, 7, 1) else x.view(-5)")
     evaluator = workshop.evaluator(axpy_task(source, SIZES))
@@ -269,6 +272,7 @@ def test_after_so_many_failures_at_hidden_sizes_not_even_how_is_told(evaluator: 
     assert not public_failure.failed_at_hidden
 
 
+@pytest.mark.slow
 def test_a_run_counts_failures_at_hidden_sizes_task_by_task(
     evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch
 ) -> None:

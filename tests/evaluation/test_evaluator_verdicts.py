@@ -70,6 +70,7 @@ def test_a_good_candidate_passes_at_every_size_and_is_profiled(evaluator: Evalua
     assert profile.value("dram__bytes_write.sum") == 64 * 96 * 4
 
 
+@pytest.mark.slow
 def test_same_seed_same_evaluation_but_for_times(evaluator: Evaluator) -> None:
     first, second = run(evaluator), run(evaluator)
     assert first.profile == second.profile
@@ -77,6 +78,7 @@ def test_same_seed_same_evaluation_but_for_times(evaluator: Evaluator) -> None:
     assert first.evaluation.key == second.evaluation.key
 
 
+@pytest.mark.slow
 def test_a_reference_of_many_operations_is_run_on_two_kinds_of_inputs_once_each(
     evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,6 +129,7 @@ def test_a_kernel_that_is_wrong_on_the_further_kind_of_inputs_fails_at_many_oper
         assert "large" in evaluation.reason
 
 
+@pytest.mark.slow
 def test_an_unwritten_element_is_seen_at_many_operations_too(
     evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,6 +155,7 @@ def test_to_wait_for_the_device_is_not_the_candidates_doing(
     assert evaluation.verdict is Verdict.OK, evaluation.reason
 
 
+@pytest.mark.slow
 def test_an_access_out_of_bounds_is_told_whole(evaluator: Evaluator) -> None:
     source = KERNEL.replace("if (i < n) ", "")
     reason = refused(evaluator, Verdict.CRASH, source=source, plan=PLAN.replace("128), 128", "128) + 1, 128"))
@@ -162,6 +166,7 @@ def test_an_access_out_of_bounds_is_told_whole(evaluator: Evaluator) -> None:
     assert "'axpy' is launched in plan line 3" in reason
 
 
+@pytest.mark.slow
 def test_worst_errors_are_asked_of_every_run_that_is_compared(
     workshop: EvaluatorPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -219,6 +224,7 @@ def test_each_draw_has_a_variation_that_its_poisons_share(
     assert not variations & {variation for variation, _ in requests}
 
 
+@pytest.mark.slow
 def test_writing_an_input_is_refused(evaluator: Evaluator) -> None:
     source = KERNEL.replace("const float* y", "float* y").replace(
         "if (i < n) ", "if (i < n) y[i] = 0.0f;\n    if (i < n) "
@@ -226,6 +232,7 @@ def test_writing_an_input_is_refused(evaluator: Evaluator) -> None:
     refused(evaluator, Verdict.CRASH, "read-only", source=source)
 
 
+@pytest.mark.slow
 def test_syntax_errors_come_back_with_line_and_message(evaluator: Evaluator) -> None:
     refused(evaluator, Verdict.BUILD, "candidate.cu:3", "undefined", source=KERNEL.replace("x[i]", "nope[i]"))
 
@@ -244,6 +251,7 @@ def test_a_grid_of_zero(evaluator: Evaluator) -> None:
     refused(evaluator, Verdict.POLICY, "line 3", "grid", plan=PLAN.replace("ceil_div(x.numel(), 128), 128", "0, 128"))
 
 
+@pytest.mark.slow
 def test_two_terabytes_of_workspace(evaluator: Evaluator) -> None:
     plan = PLAN.replace("    axpy[", "    big = empty((1 << 39,))\n    axpy[".replace("1 << 39", "549755813888"))
     refused(evaluator, Verdict.POLICY, "workspace", plan=plan)
@@ -258,6 +266,7 @@ def test_an_infinite_loop_is_stopped(evaluator: Evaluator) -> None:
     assert seconds["emulation"] > seconds["harness"]
 
 
+@pytest.mark.slow
 def test_a_plan_may_refuse_hidden_sizes_but_not_its_own(evaluator: Evaluator) -> None:
     guarded = run(evaluator, plan=PLAN.replace("    out", "    assert x.shape[1] % 4 == 0\n    out", 1)).evaluation
     assert guarded.verdict is Verdict.OK, guarded.reason
@@ -268,6 +277,7 @@ def test_a_plan_may_refuse_hidden_sizes_but_not_its_own(evaluator: Evaluator) ->
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ["/etc/passwd", "/proc/self/environ"])
 def test_included_files_of_the_host_never_show(
     evaluator: Evaluator, path: str, monkeypatch: pytest.MonkeyPatch
@@ -293,6 +303,7 @@ def test_a_template_bomb_is_stopped(evaluator: Evaluator, monkeypatch: pytest.Mo
     assert run(evaluator, source=f"{KERNEL}// compiled again\n").evaluation.verdict is Verdict.OK
 
 
+@pytest.mark.slow
 def test_reading_the_clock_is_refused(evaluator: Evaluator) -> None:
     source = KERNEL.replace("    if (i < n)", "    if (clock64() < 0) return;\n    if (i < n)")
     refused(evaluator, Verdict.POLICY, "clock", source=source)
@@ -301,6 +312,7 @@ def test_reading_the_clock_is_refused(evaluator: Evaluator) -> None:
 OF_A_TEXTURE = KERNEL.replace("    if (i < n)", "    if (tex1Dfetch<float>(1ull, i) == 5.0f) return;\n    if (i < n)")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "source", [OF_A_TEXTURE, OF_A_TEXTURE.replace("    if (t", '    asm volatile("bar.warp.sync -1;");\n    if (t')]
 )
@@ -316,6 +328,7 @@ def test_what_the_compiler_emits_and_the_device_lacks_is_never_a_score(
     assert run(evaluator).evaluation.verdict is Verdict.OK
 
 
+@pytest.mark.slow
 def test_textures_are_refused_before_anything_runs(evaluator: Evaluator) -> None:
     source = OF_A_TEXTURE.replace("1ull", "2ull")
     refused(evaluator, Verdict.POLICY, "no plan can make one; read the tensor itself", source=source)
@@ -338,6 +351,7 @@ def test_recursion_has_the_stack_that_it_has(evaluator: Evaluator) -> None:
     assert run(evaluator, source=CALLS_ITSELF.replace("DEPTH", "i % 4")).evaluation.verdict is Verdict.OK
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "assembly",
     [

@@ -55,6 +55,7 @@ DOUBLING_PLAN = """def forward(x, y):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dear", [False, True])
 def test_a_plan_that_calls_torch_is_compared_whole_and_has_no_time(
     evaluators: list[Evaluator], workshop: EvaluatorPool, monkeypatch: pytest.MonkeyPatch, dear: bool
@@ -135,6 +136,7 @@ def test_what_setup_executes_is_no_part_of_a_profile(evaluators: list[Evaluator]
     assert (result.profile.value("ptx__thread_inst_executed.sum") or 0) < 100 * 5 * 100
 
 
+@pytest.mark.slow
 def test_tensors_that_the_device_cannot_hold_are_no_fault_of_the_candidate(
     evaluators: list[Evaluator], workshop: EvaluatorPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,6 +188,7 @@ def test_an_offset_of_32_bits_that_overflows_at_the_full_size_alone_is_wrong(
     assert words in evaluation.reason
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dear", [False, True])
 def test_a_profile_over_its_budget_is_skipped_with_the_budget(
     evaluators: list[Evaluator], workshop: EvaluatorPool, monkeypatch: pytest.MonkeyPatch, dear: bool
@@ -207,6 +210,7 @@ def test_a_profile_over_its_budget_is_skipped_with_the_budget(
     assert (profile, evaluation.performance) == (None, None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("apart", [True, False])
 def test_a_whole_run_over_its_budget_is_no_timeout(
     evaluators: list[Evaluator], workshop: EvaluatorPool, monkeypatch: pytest.MonkeyPatch, apart: bool
@@ -232,6 +236,7 @@ def test_a_whole_run_over_its_budget_is_no_timeout(
     assert (profile, evaluation.performance) == (None, None)
 
 
+@pytest.mark.slow
 def test_a_profile_goes_on_until_its_count_tells_that_a_kernel_does_not_end(
     evaluators: list[Evaluator], workshop: EvaluatorPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -244,6 +249,7 @@ def test_a_profile_goes_on_until_its_count_tells_that_a_kernel_does_not_end(
     assert "over 256 for each" in evaluation.reason
 
 
+@pytest.mark.slow
 def test_a_kernel_that_does_not_end_for_so_small_a_task_is_too_slow(
     evaluators: list[Evaluator], workshop: EvaluatorPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -254,6 +260,7 @@ def test_a_kernel_that_does_not_end_for_so_small_a_task_is_too_slow(
     assert (evaluation.verdict, evaluation.stage) == (Verdict.TIMEOUT, "full")
 
 
+@pytest.mark.slow
 def test_a_slow_machine_changes_no_verdict_of_an_emulated_device(
     evaluators: list[Evaluator], workshop: EvaluatorPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -300,6 +307,7 @@ def test_the_work_of_a_small_size_may_be_that_of_a_slow_kernel_for_its_reference
         assert runs.most_work(evaluator.task.size("full")) == 4 * FULL_SIZE_INSTRUCTIONS
 
 
+@pytest.mark.slow
 def test_a_machine_without_memory_for_a_part_is_no_fault_of_the_candidate(
     evaluators: list[Evaluator], workshop: EvaluatorPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -326,6 +334,7 @@ def test_a_reference_too_large_for_its_process_is_compared_in_part(
     assert profile.value("dram__bytes_write.sum") == 4 << 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dear", ["task", "candidate"])
 def test_a_dear_size_is_compared_in_part(
     evaluators: list[Evaluator], workshop: EvaluatorPool, monkeypatch: pytest.MonkeyPatch, dear: str
@@ -359,6 +368,7 @@ LAZY = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lazy", LAZY)
 def test_a_kernel_that_is_lazy_at_a_dear_size_is_wrong(
     evaluators: list[Evaluator], workshop: EvaluatorPool, monkeypatch: pytest.MonkeyPatch, lazy: str
@@ -372,6 +382,7 @@ def test_a_kernel_that_is_lazy_at_a_dear_size_is_wrong(
     assert words in evaluation.reason
 
 
+@pytest.mark.slow
 def test_what_cannot_be_run_in_part_is_left_out_where_it_is_dear_to_run_whole(
     evaluators: list[Evaluator], workshop: EvaluatorPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -455,6 +466,7 @@ def test_a_reference_that_cannot_be_run_at_the_full_size_alone_is_told(
     assert profile is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kills", [1, 2])
 def test_an_oracle_that_was_killed_at_the_full_size_is_asked_once_more(
     evaluators: list[Evaluator], workshop: EvaluatorPool, monkeypatch: pytest.MonkeyPatch, kills: int
@@ -478,6 +490,7 @@ def test_an_oracle_that_was_killed_at_the_full_size_is_asked_once_more(
     assert profile is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("error", "failures"), [(ChildDied, 1), (ChildDied, 3), (SandboxError, 1), (SandboxError, 2)])
 def test_a_profile_that_the_machine_fails_takes_no_comparison_back(
     evaluators: list[Evaluator],

@@ -210,6 +210,7 @@ def test_a_draw_that_torch_does_not_pass_is_no_test(layernorm: Evaluator) -> Non
     assert "tester:unfit" not in families(tested, "small")
 
 
+@pytest.mark.slow
 def test_the_workshop_opens_an_evaluator_with_generators_in_force(workshop: EvaluatorPool, softmax: Evaluator) -> None:
     low = admitted(softmax, "low_rows", "uniform(-900, -800)")
     evaluator = workshop.evaluator(softmax.task, (low,))

@@ -77,6 +77,7 @@ def test_infinity_is_admitted_where_results_are_finite(zygote: Zygote) -> None:
     assert "not finite" in tried(zygote, task, "constant(-inf)")
 
 
+@pytest.mark.slow
 def test_indices_stay_within_what_the_task_draws(zygote: Zygote) -> None:
     task = make_task("F.embedding(b, a)", "torch.randn(10, 4), torch.randint(0, 10, (64,))")
     for fill in ("constant(1000000000)", "constant(-5)", "inf + x1 * 0", "pick(low(x1), high(x1))"):
@@ -87,6 +88,7 @@ def test_indices_stay_within_what_the_task_draws(zygote: Zygote) -> None:
     assert set(memoryview(data).cast("q")) == {9}
 
 
+@pytest.mark.slow
 def test_sorted_offsets_stay_sorted(zygote: Zygote) -> None:
     task = make_task(
         "F.embedding_bag(b, a, c)",

@@ -58,6 +58,7 @@ def test_a_kernel_that_learnt_the_kept_draws_fails_the_audit(evaluator: Evaluato
     assert judged(evaluator, cheat, LATER)[:2] == (Verdict.WRONG, "small"), "the kept draws were not replaced"
 
 
+@pytest.mark.slow
 def test_an_honest_kernel_passes_the_audit_and_the_record_says_what_was_compared(evaluator: Evaluator) -> None:
     verdict, _, checks = judged(evaluator, HONEST, AUDITED)
     assert verdict is Verdict.OK
@@ -68,6 +69,7 @@ def test_an_honest_kernel_passes_the_audit_and_the_record_says_what_was_compared
     assert judged(evaluator, wrong, UNAUDITED)[:2] == (Verdict.WRONG, "full")
 
 
+@pytest.mark.slow
 def test_draws_are_replaced_after_some_evaluations_or_minutes_and_with_the_process(
     evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,6 +93,7 @@ def test_draws_are_replaced_after_some_evaluations_or_minutes_and_with_the_proce
     assert kept_inputs(evaluator)["task"] != third["task"]
 
 
+@pytest.mark.slow
 def test_no_more_than_a_limit_is_kept(evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept_draws, "KEPT_BYTES", 0)
     assert judged(evaluator, HONEST, UNAUDITED)[0] is Verdict.OK

@@ -248,6 +248,7 @@ def test_a_slow_candidate_earns_no_more_than_being_right(evaluator: Evaluator) -
     assert scored.value == scored.components["correct"]
 
 
+@pytest.mark.slow
 def test_an_access_that_no_gpu_reports_is_seen_beside_it(evaluator: Evaluator) -> None:
     """Reads one element too many, which is within the allocation's padding on a GPU."""
     evaluation, _ = run(evaluator, KERNEL.replace("out[i] = 2.0f * x[i]", "out[i] = 0.0f * x[n] + 2.0f * x[i]"))
@@ -260,6 +261,7 @@ WRONG_VALUES = KERNEL.replace("2.0f * x[i]", "2.5f * x[i]")
 BAD_ACCESS = KERNEL.replace("out[i] = 2.0f * x[i]", "out[i] = 0.0f * x[n] + 2.0f * x[i]")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("source", "verdict"), [(WRONG_VALUES, Verdict.WRONG), (BAD_ACCESS, Verdict.CRASH)])
 def test_a_candidate_that_fails_on_the_emulated_device_never_takes_the_gpu(
     evaluator: Evaluator, device: TimedDevice, leases: Leases, source: str, verdict: Verdict
@@ -274,6 +276,7 @@ def test_a_candidate_that_fails_on_the_emulated_device_never_takes_the_gpu(
     assert [check.status for check in evaluation.correctness.sizes] == ["failed"]
 
 
+@pytest.mark.slow
 def test_what_does_not_compile_meets_neither_device(evaluator: Evaluator, leases: Leases) -> None:
     evaluation, _ = run(evaluator, KERNEL.replace("float", "flaot", 1))
     assert (evaluation.verdict, evaluation.screening, leases.taken) == (Verdict.BUILD, None, 0)
@@ -482,6 +485,7 @@ def test_what_the_emulator_lacks_is_left_to_the_gpu(evaluator: Evaluator, lackin
     assert (evaluation.screening.outcome, evaluation.screening.forecast) == ("unsupported", None)
 
 
+@pytest.mark.slow
 def test_a_kernel_that_counts_its_runs_is_stopped_before_it_is_timed(evaluator: Evaluator) -> None:
     source = "__device__ int runs;\n" + KERNEL.replace("if (i < n)", "if (i == 0) runs = runs + 1;\n    if (i < n)")
     evaluation, _ = run(evaluator, source)
@@ -560,6 +564,7 @@ def test_what_the_emulator_lacks_leaves_a_measured_profile_alone(counting: Evalu
     assert "no instruction wgmma.fence here" in profile.notes[-1]
 
 
+@pytest.mark.slow
 def test_a_bad_access_at_the_full_size_alone_is_seen_by_the_emulators_profile(counting: Evaluator) -> None:
     source = KERNEL.replace("if (i < n)", "if (n > 5000 && x[n] == 7.25f) out[0] = 1.0f;\n    if (i < n)")
     evaluation, profile = counting.evaluate(Candidate(source=source, plan=PLAN), seed=11)

@@ -148,6 +148,7 @@ def test_a_first_point_that_fails_ends_the_search() -> None:
     assert searched([None, *TIMES[1:]], 1)[0] == [Step(0, "cheap")]
 
 
+@pytest.mark.slow
 def test_refused_points_cost_nothing_and_are_bounded() -> None:
     search = MultiFidelitySearch(encode(COMBINATIONS), 0, 1)
     refused = 0
@@ -158,6 +159,7 @@ def test_refused_points_cost_nothing_and_are_bounded() -> None:
     assert search.spent == BUILD_COST + RATING_COST * sum(EFFORTS.values())
 
 
+@pytest.mark.slow
 def test_after_the_most_refused_points_the_best_of_those_rated_are_rated_completely() -> None:
     search = MultiFidelitySearch(encode(COMBINATIONS), 0, 1)
     steps: list[Step] = []
@@ -211,6 +213,7 @@ def test_where_no_other_point_takes_a_rating_as_many_are_built_as_the_page_says(
     assert f"at most {MOST_BUILT} combinations are built, {rated} where each takes a rating" in page
 
 
+@pytest.mark.slow
 def test_the_seed_decides_where_it_begins_and_nothing_else_does() -> None:
     assert searched(TIMES, 3)[0] == searched(TIMES, 3)[0]
     begins = {tuple(searched(TIMES, seed, budget=4.0)[0][2 : 2 + FIRST_POINTS]) for seed in range(4)}

@@ -111,6 +111,7 @@ def test_a_child_that_dies_is_replaced_at_the_next_request(zygote: Zygote) -> No
             oracle.check(first.handle, [first.tensors[0]], [(4,)], [DType.FLOAT32])
 
 
+@pytest.mark.slow
 def test_after_ctrl_c_the_next_answer_is_that_of_the_next_question(
     zygote: Zygote, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,6 +173,7 @@ def test_a_task_that_does_not_run_is_a_failed_report(zygote: Zygote) -> None:
     assert "Model.forward failed" in report.error
 
 
+@pytest.mark.slow
 def test_later_answers_may_take_longer_once_a_reference_has_ended(
     zygote: Zygote, monkeypatch: pytest.MonkeyPatch
 ) -> None:

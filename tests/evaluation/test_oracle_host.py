@@ -91,6 +91,7 @@ def compared(oracle: Oracle, draw: DrawHandle, shape: tuple[int, ...] = (8, 32))
     return oracle.check(draw.handle, [draw.tensors[0]], [shape], ["float32"])  # type: ignore[list-item]
 
 
+@pytest.mark.slow
 def test_a_task_is_described_and_admitted_once_for_all_workers(
     host: OracleHost, opened: Callable[..., Oracle], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,6 +173,7 @@ def test_draws_of_one_evaluation_are_those_of_an_oracle_of_its_own(
             oracle.release(draw.handle)
 
 
+@pytest.mark.slow
 def test_an_evaluation_has_an_oracle_to_itself_only_while_it_has_draws(
     host: OracleHost, opened: Callable[..., Oracle]
 ) -> None:
@@ -192,6 +194,7 @@ def test_an_evaluation_has_an_oracle_to_itself_only_while_it_has_draws(
     assert len(state_of(host).spare) < 2, "idle oracles hold more memory than they may"
 
 
+@pytest.mark.slow
 def test_an_interrupted_evaluation_takes_nothing_of_another_with_it(
     host: OracleHost, opened: Callable[..., Oracle]
 ) -> None:

@@ -65,6 +65,7 @@ def evaluated(evaluator: Evaluator, candidate: Candidate) -> EvaluationResult:
     return evaluator.evaluate(candidate, seed=11)
 
 
+@pytest.mark.slow
 def test_an_equal_candidate_is_not_run_and_its_record_says_whose_evaluation_it_has(
     evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -90,6 +91,7 @@ def test_an_equal_candidate_is_not_run_and_its_record_says_whose_evaluation_it_h
     assert STORE_LINE in {line.source_line for line in lines}
 
 
+@pytest.mark.slow
 def test_what_was_evaluated_before_a_restart_answers_too(evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch) -> None:
     first = evaluated(evaluator, FIRST)
     evaluator.shared = SharedEvaluations([(FIRST, first)])
@@ -97,6 +99,7 @@ def test_what_was_evaluated_before_a_restart_answers_too(evaluator: Evaluator, m
         assert evaluated(evaluator, SECOND).evaluation.equals == first.evaluation.key
 
 
+@pytest.mark.slow
 def test_a_text_that_is_refused_stays_refused(evaluator: Evaluator) -> None:
     second_kernel = "void further(float* out) { out[threadIdx.x] = 1.0f; }\n"
     honest = Candidate(source=f"{KERNEL}__global__ {second_kernel}", plan=PLAN)
@@ -137,6 +140,7 @@ def test_a_plan_that_differs_where_no_listed_size_goes_is_another_program(evalua
     assert digest(evaluator, KERNEL, BRANCH.format("axpy")) != digest(evaluator, KERNEL, straight)
 
 
+@pytest.mark.slow
 def test_a_kernel_that_no_listed_size_launches_has_to_be_the_same_text(evaluator: Evaluator) -> None:
     plan = BRANCH.format('kernel("other<float>")')
     texts = [KERNEL + OTHER.format(value) for value in ("1.0f", "2.0f")]

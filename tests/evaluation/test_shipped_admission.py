@@ -89,6 +89,7 @@ def shared_zygote(zygote: Zygote) -> Iterator[SharedZygote]:
     shared.close()
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(60)
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: f"{task.suite}/{task.name}")
 def test_a_shipped_task_is_admitted_and_of_reasonable_size(

@@ -135,6 +135,7 @@ def test_where_slices_hang_together_there_is_no_such_axis(name: str) -> None:
     assert not Slices(ReferenceRunner(WHOLE[name])).slicings
 
 
+@pytest.mark.slow
 def test_slices_that_stand_on_the_tasks_own_inputs_alone_are_told_apart() -> None:
     """Of products of triangular matrices, rows alone look right: the part that is cut off is zero anyway."""
     square = "torch.rand(M, M).triu(), torch.rand(M, M).triu()"
@@ -171,6 +172,7 @@ def test_elements_are_compared_with_the_reference_on_their_slices(name: str) -> 
     assert not right(reckoner, 4, wrong=1.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "most"), [("rows of a product", 2000), ("batches", 2000), ("attention", 9000), ("convolution", 19_000)]
 )

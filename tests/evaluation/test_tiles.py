@@ -32,6 +32,7 @@ def drawn(statements: str, seed: int = 5) -> tuple[tuple[object, ...], Tiles]:
     return draw_tiles(Reference(TASK.format(statements=statements), {}), seed)
 
 
+@pytest.mark.slow
 def test_a_large_input_is_drawn_as_its_task_does_but_not_all_of_it() -> None:
     x = f"x = torch.rand({ROWS}, {COLUMNS}) * 4 - 2; y = torch.ones(3)"
     inputs, tiled = drawn(x)
@@ -43,6 +44,7 @@ def test_a_large_input_is_drawn_as_its_task_does_but_not_all_of_it() -> None:
     assert torch.equal(drawn(x)[1][0].tile, tiled[0].tile)
 
 
+@pytest.mark.slow
 def test_pages_of_a_tile_are_a_prime_that_the_seed_chooses() -> None:
     """Offsets that a power of two was lost from must not name an equal element."""
     pages = {drawn(f"x = torch.zeros({ROWS}, {COLUMNS}); y = 1", seed)[1][0].tile.nbytes / 4096 for seed in range(4)}
@@ -69,6 +71,7 @@ def test_slices_of_a_tiled_tensor_are_those_of_the_whole(monkeypatch: pytest.Mon
         assert torch.equal(tensor.select({1: rows[2]}), complete.index_select(1, rows[2]))
 
 
+@pytest.mark.slow
 def test_a_mask_takes_the_shape_of_its_input() -> None:
     _, tiled = drawn(f"x = torch.rand({ROWS}, {COLUMNS}); y = torch.randint(0, 2, x.shape).bool()")
     assert [tensor.nbytes for tensor in tiled.values()] == [4 * ROWS * COLUMNS, ROWS * COLUMNS]

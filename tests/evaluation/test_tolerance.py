@@ -86,6 +86,7 @@ def as_tf32(x: torch.Tensor) -> torch.Tensor:
     return ((bits + 0x1000) & ~0x1FFF).view(torch.float32)
 
 
+@pytest.mark.slow
 def test_zeros_fail_a_softmax_over_16384() -> None:
     reckoner = ReferenceRunner(make_task("torch.softmax(a, 1)", "torch.randn(4, 16384)"))
     for family in reckoner.scales("small"):

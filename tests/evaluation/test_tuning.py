@@ -366,6 +366,7 @@ def test_to_wait_for_the_device_takes_none_of_the_searchs_time(
     assert [trial.problem for trial in trials] == ["", ""]
 
 
+@pytest.mark.slow
 def test_a_slow_machine_leaves_no_combination_untried_on_an_emulated_device(
     evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -375,6 +376,7 @@ def test_a_slow_machine_leaves_no_combination_untried_on_an_emulated_device(
     assert [trial.problem for trial in trials] == ["", ""]
 
 
+@pytest.mark.slow
 def test_an_oracle_that_fails_spoils_the_search_and_nothing_else(workshop: EvaluatorPool) -> None:
     broken = workshop.evaluator(TASK)
     broken.oracle.close()

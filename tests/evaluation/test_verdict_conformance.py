@@ -97,11 +97,13 @@ def test_a_good_candidate_passes_at_every_size(evaluate: Callable[..., Evaluatio
     assert passed >= {"small", "hidden_odd", "hidden_tiny", "full"}
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_evaluation(evaluate: Callable[..., Evaluation], candidates: Candidates) -> None:
     first, second = evaluate(candidates.good, seed=5), evaluate(candidates.good, seed=5)
     assert (first.correctness, first.key) == (second.correctness, second.key)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["wrong_values", "wrong_last_element"])
 def test_wrong_values_name_the_worst_element(
     evaluate: Callable[..., Evaluation], candidates: Candidates, kind: str
@@ -111,6 +113,7 @@ def test_wrong_values_name_the_worst_element(
     assert all(words in evaluation.reason for words in ("at the small size", "worst at", "expected"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "verdict"), [("wrong_at_33_columns", Verdict.WRONG), ("crash_at_33_columns", Verdict.CRASH)]
 )
@@ -121,6 +124,7 @@ def test_nothing_is_said_of_a_hidden_size_but_the_verdict(
     assert (evaluation.verdict, evaluation.reason) == (verdict, HIDDEN_REASONS[verdict])
 
 
+@pytest.mark.slow
 def test_an_output_of_another_shape_is_refused(evaluate: Callable[..., Evaluation], candidates: Candidates) -> None:
     evaluation = evaluate(candidates.wrong_shape)
     assert evaluation.verdict is candidates.wrong_shape_verdict
@@ -128,6 +132,7 @@ def test_an_output_of_another_shape_is_refused(evaluate: Callable[..., Evaluatio
     assert evaluation.performance is None
 
 
+@pytest.mark.slow
 def test_a_bad_candidate_leaves_the_next_one_alone(evaluate: Callable[..., Evaluation], candidates: Candidates) -> None:
     assert evaluate(candidates.crash_at_33_columns).verdict is Verdict.CRASH
     assert evaluate(candidates.good).verdict is Verdict.OK

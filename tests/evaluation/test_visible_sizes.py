@@ -63,6 +63,7 @@ def test_a_kernel_that_leaves_out_the_tail_is_shown_a_small_size_where_it_does(e
     assert reproduce(evaluator, candidate, Verdict.CRASH, seed=SEED) is None
 
 
+@pytest.mark.slow
 def test_a_failure_where_one_extent_is_odd_leaves_the_others_as_they_are(evaluator: Evaluator) -> None:
     plan = PLAN.replace("i32(x.numel())", "i32(x.numel() if x.shape[1] % 4 == 0 else x.numel() - 1)")
     assert plan != PLAN

@@ -79,6 +79,7 @@ def test_tasks_spread_and_each_keeps_its_gpu(workshop: EvaluatorPool) -> None:
     assert [assigned_gpu(workshop, name) for name in ("a", "b", "a", "b")] == ["cuda:0", "cuda:1", "cuda:0", "cuda:1"]
 
 
+@pytest.mark.slow
 def test_evaluators_say_which_jail_and_which_gpu_held_the_candidate(workshop: EvaluatorPool) -> None:
     evaluator = workshop.evaluator(TASK)
     evaluator.oracle.close()
@@ -107,6 +108,7 @@ def test_the_emulated_device_in_front_may_have_the_figures_of_another_gpu(gpus: 
     assert not evaluator.screen.exact
 
 
+@pytest.mark.slow
 def test_a_gpu_that_is_set_aside_is_probed_again_when_it_is_due_and_used_when_it_passes(
     workshop: EvaluatorPool, gpus: list[Gpu], messages: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,6 +162,7 @@ def test_a_gpu_that_another_task_has_just_probed_is_not_probed_again(
     assert len(messages) == 1
 
 
+@pytest.mark.slow
 def test_a_gpu_that_cannot_be_opened_is_left_out(tmp_path: Path, messages: list[str]) -> None:
     with SoftwareWorkshop(
         "", opened=[Gpu(0, "create_fallen"), Gpu(1)], cache=tmp_path, tell=messages.append

@@ -45,6 +45,7 @@ def test_a_cheat_ends_as_it_should(cheat: Case, tried: dict[str, Tried]) -> None
     assert outcome.ratio is None or outcome.ratio >= HONEST
 
 
+@pytest.mark.slow
 def test_the_clock_would_tell(tried: dict[str, Tried]) -> None:
     """The honest kernels differ by their arithmetic alone: its absence would show."""
     light, heavy = (tried[f"gpu-honest-{name}"].evaluation.performance for name in ("axpy", "cosines"))
@@ -61,6 +62,7 @@ def test_a_twin_stands_before_what_is_held_against_it() -> None:
         assert (cheat.language, cheat.task) in seen, cheat.name
 
 
+@pytest.mark.slow
 def test_a_faster_cheat_is_reported_unless_its_time_is_not_believed(tried: dict[str, Tried]) -> None:
     outcome = tried[L2_PREFETCH]
     performance = outcome.evaluation.performance
@@ -77,6 +79,7 @@ def test_a_faster_cheat_is_reported_unless_its_time_is_not_believed(tried: dict[
     assert Tried(outcome.cheat, quarantined, 1.0, ratio=0.5).as_expected
 
 
+@pytest.mark.slow
 def test_the_part_says_what_each_cheat_came_to(machine: SoftwareMachine) -> None:
     report = Report("cheats")
     cheats(machine, report, [cheat for cheat in HERE if cheat.name in ("gpu-globaltimer", "gpu-clock64")])

@@ -134,6 +134,7 @@ def test_only_what_the_gpu_measured_is_compared() -> None:
     assert emulating.compare(nothing, profile_with(0.0, Origin.COUNTED, name))["load_sectors"]["ratio"] == 1.0
 
 
+@pytest.mark.slow
 def test_there_are_twenty_kernels_to_compare_without_any_run(tmp_path: Path) -> None:
     assert len(emulating.planted_kernels()) >= emulating.LEAST_KERNELS
     assert emulating.best_kernels(tmp_path, "core") == []
@@ -155,6 +156,7 @@ def test_samples_say_the_same_in_both_lanes(sample: evaluating.Sample) -> None:
     assert sample.load_inline.count("data_ptr<float>()") == 2 + len(sample.weights)
 
 
+@pytest.mark.slow
 def test_a_run_of_the_built_in_agents_becomes_a_board(machine: SoftwareMachine, report: Report) -> None:
     """On the emulated device: the run itself needs no GPU."""
     emulated = Machine(device="emulated:h100", torch_device="cpu", suite=machine.suite, threads=1)
@@ -196,6 +198,7 @@ def test_a_copy_is_timed_in_a_process_of_its_own() -> None:
         measure_copy("nowhere:0")
 
 
+@pytest.mark.slow
 def test_a_part_that_fails_leaves_its_error_and_its_rows(machine: SoftwareMachine, tmp_path: Path) -> None:
     def breaks(machine: Machine, report: Report) -> None:
         report.row(done="one")

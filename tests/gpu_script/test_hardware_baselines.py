@@ -29,6 +29,7 @@ def test_equal_launches_are_one_entry() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_an_h100_measured_every_task_of_its_time(capsys: pytest.CaptureFixture[str]) -> None:
     names = {(suite, task.name) for suite in hardware_baselines.SUITES for task in load_suite(suite)}
     records = [json.loads(line) for line in KEPT.read_text(encoding="utf-8").splitlines()]

@@ -102,6 +102,7 @@ def test_a_modelled_board_ranks_by_predicted_speedup_and_never_by_traffic():
     assert keys.index("predicted_geomean") < keys.index("median_dram_ratio")
 
 
+@pytest.mark.slow
 def test_json_csv_and_page_say_the_same(folder: Path):
     texts = board_texts(build(read_submitted([folder])))
     data = json.loads(texts["leaderboard.json"])
@@ -150,6 +151,7 @@ def test_a_folder_without_entries_says_how_to_make_one(tmp_path: Path):
         read_submitted([tmp_path])
 
 
+@pytest.mark.slow
 def test_files_are_written_whole_and_found_stale_when_an_entry_goes(folder: Path, tmp_path: Path):
     output = tmp_path / "board"
     texts = board_texts(build(read_submitted([folder])))
@@ -332,6 +334,7 @@ def test_a_board_says_at_how_many_tasks_compile_was_not_there(
     assert "against a weaker baseline there" in lines
 
 
+@pytest.mark.slow
 def test_results_without_compile_have_a_board_of_their_own(
     tmp_path: Path, made: Callable[..., EntryFile], forged: Callable[..., EntryFile]
 ):

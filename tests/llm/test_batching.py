@@ -95,6 +95,7 @@ def test_calls_at_the_same_time_are_one_batch_and_each_gets_its_own_reply(connec
     assert all(call.in_batch and call.protocol == wire for call in server.calls)
 
 
+@pytest.mark.slow
 def test_usage_says_that_it_was_a_batch(connect):
     _, model = connect(echo)
     usage = model.complete(ask("one")).usage

@@ -49,6 +49,7 @@ def failure_of(model):
     return caught.value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pieces", [1, 64])
 def test_a_reply_without_end_is_cut_and_counts_as_cut(fake_llm, at, pieces, monkeypatch):
     monkeypatch.setattr(http, "MAX_REPLY_CHARS", 1000)

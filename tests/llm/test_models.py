@@ -388,6 +388,7 @@ def test_closing_ends_what_waits(connect):
         model.complete(ask())
 
 
+@pytest.mark.slow
 def test_a_model_is_shared_by_many_threads(connect):
     together = threading.Barrier(50, timeout=60)
 

@@ -40,6 +40,7 @@ def readers(large: Catalogue, pool: EvaluatorPool, store: Store) -> Service:
     return Service(large, pool, store, Budget())
 
 
+@pytest.mark.slow
 def test_a_suite_of_a_thousand_tasks_is_read_in_short_pages(readers: Service) -> None:
     async def session(call: Call) -> list[dict[str, Any]]:
         pages = [await call("list_tasks", suite="hgemm", limit=200)]
@@ -145,6 +146,7 @@ def test_notes_are_about_a_bottleneck_and_the_operators_of_a_task(service: Servi
         ask(service, "notes", bottleneck="weather")
 
 
+@pytest.mark.slow
 def test_pages_notes_and_tasks_are_resources(service: Service) -> None:
     async def main() -> None:
         async with Client(build_server(service), client_info=ME) as client:

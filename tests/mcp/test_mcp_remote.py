@@ -66,6 +66,7 @@ def test_the_tools_say_there_what_they_say_here(service: Service, far: Service, 
         ask(far, "show_code", task="tiny/gelu", source=BROKEN, plan=PLAN, kind="ptx")
 
 
+@pytest.mark.slow
 def test_submissions_are_journalled_here_as_of_that_machine(far: Service, host: SshHost) -> None:
     for source, verdict in ((WRONG, "WRONG"), (RIGHT, "OK")):
         answer = ask(far, "submit", task="tiny/gelu", source=source, plan=PLAN)

@@ -94,6 +94,7 @@ def test_a_client_goes_on_with_its_earlier_session(
     assert WRONG in json.loads(journalled[1].messages[0].content)["source"]
 
 
+@pytest.mark.slow
 def test_attempts_of_another_evaluator_are_not_gone_on_with(
     catalogue: Catalogue, pool: EvaluatorPool, store: Store, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,6 +173,7 @@ def test_tuning_values_are_searched_at_the_full_size(service: Service, store: St
     assert store.runs() == []
 
 
+@pytest.mark.slow
 def test_tuning_does_not_tell_which_values_support_hidden_sizes(service: Service) -> None:
     guard = "    assert x.shape[1] <= MOST\n    out = empty_like(x)\n"
     plan = PLAN.replace("    out = empty_like(x)\n", guard).replace("def ", "# tune: MOST = 8000 | 6000 | 600\ndef ", 1)

@@ -94,6 +94,7 @@ def test_every_tool_is_described_and_typed(service: Service) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_recorded_sessions_open_files_and_call_tools_that_exist(service: Service) -> None:
     async def listed() -> list[Any]:
         return await build_server(service).list_tools()
@@ -154,6 +155,7 @@ def test_the_page_names_every_tool_with_its_arguments(service: Service) -> None:
     assert {name: arguments.split(", ") for name, arguments in rows} == tools
 
 
+@pytest.mark.slow
 def test_a_task_is_shown_without_its_hidden_sizes(service: Service) -> None:
     page = ask(service, "show_task", task="tiny/gelu")
     assert page["task"] == "tiny/gelu"
@@ -201,6 +203,7 @@ def test_an_evaluation_and_a_profile_are_not_journalled(service: Service, store:
     assert store.runs() == []
 
 
+@pytest.mark.slow
 def test_hidden_sizes_are_one_row_and_what_tells_their_extents_is_left_out(service: Service) -> None:
     answer = ask(service, "evaluate", task="tiny/gelu", source=RIGHT, plan=PLAN)
     assert [check["size"] for check in answer["checks"]] == ["small", "hidden", "full"]
@@ -242,6 +245,7 @@ def test_a_build_that_fails_at_a_hidden_size_alone_does_not_tell_its_extents(ser
     service.close()
 
 
+@pytest.mark.slow
 def test_values_that_are_wrong_at_a_hidden_size_alone_do_not_tell_its_extents(service: Service) -> None:
     plan = PLAN.replace("i64(x.numel())", "i64(x.numel() if x.shape[1] % 4 == 0 else x.numel() - 1)")
     answer = ask(service, "submit", task="tiny/gelu", source=RIGHT, plan=plan)
@@ -366,6 +370,7 @@ class _Nobody:
         raise AssertionError("nothing may happen")
 
 
+@pytest.mark.slow
 def test_a_submission_that_takes_up_another_attempt_says_so(service: Service) -> None:
     async def session(call: Call) -> dict[str, Any]:
         first = await call("submit", task="tiny/gelu", source=RIGHT, plan=PLAN)
@@ -380,6 +385,7 @@ def test_a_submission_that_takes_up_another_attempt_says_so(service: Service) ->
     service.close()
 
 
+@pytest.mark.slow
 def test_calls_at_once_wait_for_each_other(service: Service) -> None:
     async def session(call: Call) -> list[str]:
         verdicts: list[str] = []
@@ -484,6 +490,7 @@ def test_a_client_hears_how_far_a_call_is(
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
 def test_a_call_that_is_cancelled_at_work_ends_and_its_evaluation_is_counted(
     catalogue: Catalogue, pool: EvaluatorPool, store: Store, monkeypatch: pytest.MonkeyPatch, mode: str
@@ -563,6 +570,7 @@ def test_only_tasks_that_are_offered_exist(service: Service, name: str) -> None:
         assert len(str(refused.value)) < 500
 
 
+@pytest.mark.slow
 def test_only_suites_that_are_offered_exist(service: Service, tmp_path: Path) -> None:
     for name in ("../core", os.fspath(tmp_path), "/etc", "\0"):
         with pytest.raises(Refused, match="there is no suite"):

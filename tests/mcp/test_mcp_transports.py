@@ -67,6 +67,7 @@ def test_a_session_over_stdio_from_the_list_of_tasks_to_the_journal(tmp_path: Pa
         assert store.finished_tasks(run.id) == {"gelu": "the session ended"}
 
 
+@pytest.mark.slow
 def test_the_configuration_of_the_page_starts_servers_that_go_on_with_each_other(tmp_path: Path) -> None:
     root = Path(__file__).parents[2]
     (block, *_) = re.findall(r"```json\n(.*?)```", (root / "docs" / "mcp.md").read_text(encoding="utf-8"), re.DOTALL)
@@ -160,6 +161,7 @@ def test_over_http_nobody_is_answered_without_the_token(served: Served, header: 
     assert TOKEN not in answer.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["Host", "Origin"])
 def test_over_http_requests_that_name_another_host_are_refused(served: Served, name: str) -> None:
     value = "evil.example:80" if name == "Host" else "http://evil.example"
@@ -167,11 +169,13 @@ def test_over_http_requests_that_name_another_host_are_refused(served: Served, n
     assert answer.status_code == (421 if name == "Host" else 403)
 
 
+@pytest.mark.slow
 def test_over_http_the_server_listens_on_the_loopback_interface_alone(served: Served) -> None:
     assert served.host.startswith("127.0.0.1:")
     assert TOKEN not in served.log
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", [*HANDSHAKES, "1999-01-01"])
 def test_every_revision_of_the_protocol_is_spoken(served: Served, version: str) -> None:
     client = {"name": "raw", "version": "1"}
@@ -184,6 +188,7 @@ def test_every_revision_of_the_protocol_is_spoken(served: Served, version: str) 
     assert {"tools", "resources"} <= set(result["capabilities"])
 
 
+@pytest.mark.slow
 def test_the_newest_revision_needs_no_handshake(served: Served) -> None:
     meta = {f"io.modelcontextprotocol/{key}": value for key, value in
             {"protocolVersion": NEWEST, "clientCapabilities": {}}.items()}  # fmt: skip

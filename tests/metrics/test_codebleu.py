@@ -24,6 +24,7 @@ void run(const float* x, float* y, int n) { scale<<<(n + 255) / 256, 256>>>(x, y
 """
 
 
+@pytest.mark.slow
 def test_every_part_is_the_packages() -> None:
     rows = json.loads(FILE.read_text())
     assert len(rows) == 86

@@ -70,10 +70,12 @@ def test_a_name_that_hides_another_is_refused() -> None:
     assert any("hides a name" in problem.why for problem in conversion.problems)
 
 
+@pytest.mark.slow
 def test_a_raw_kernel_of_cupy_passes(workshop: EvaluatorPool) -> None:
     passes(workshop, RAW_KERNEL, shrunk("swish"))
 
 
+@pytest.mark.slow
 def test_several_outputs_pass(workshop: EvaluatorPool) -> None:
     sizes = (Size(name="full"), Size(name="small", constants={"ROWS": 3}))
     task = Task(name="signs", suite="test", title="signs", level=1, source=SEVERAL_OUTPUTS_TASK, sizes=sizes)
@@ -94,6 +96,7 @@ def test_headers_of_the_host_are_left_out(include: str) -> None:
     assert conversion.candidate == convert(SWISH).candidate
 
 
+@pytest.mark.slow
 def test_a_header_that_came_with_torchs_is_included_where_it_is_needed(workshop: EvaluatorPool) -> None:
     old = "gelu<scalar_t>(x[i])"
     assert old in GELU

@@ -32,6 +32,7 @@ def test_a_patched_comparison_judges_nothing(judge: Judge) -> None:
     judge(forward("return x", before=patches), Verdict.WRONG)
 
 
+@pytest.mark.slow
 def test_patched_timers_and_synchronisation_change_nothing(judge: Judge) -> None:
     patches = (
         "import time, torch\ntime.perf_counter = time.time = lambda: 0.0\ntorch.cuda.synchronize = lambda *a: None\n"
@@ -143,6 +144,7 @@ def test_files_and_environment_of_the_parent_are_out_of_reach(judge: Judge, secr
     assert "root:" not in reason
 
 
+@pytest.mark.slow
 def test_nothing_written_outlives_the_candidate(judge: Judge) -> None:
     mark = f"/tmp/kernelforge-mark-{os.getpid()}"
     write = ("import os", f"open({mark!r}, 'w').write('x')", "return self.honest(x, y)")
@@ -254,5 +256,6 @@ def test_a_reply_larger_than_any_output_is_refused_before_it_is_read(judge: Judg
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000
 
 
+@pytest.mark.slow
 def test_a_flood_of_output_goes_nowhere(judge: Judge) -> None:
     judge(forward("print('flood' * 1000000)", "return self.honest(x, y)"))

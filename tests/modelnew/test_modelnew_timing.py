@@ -133,12 +133,14 @@ ModelNew.forward = keeping
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ["x.data_ptr()", "(x.data_ptr(), x._version)"])
 def test_results_kept_while_timed_are_found(times: Times, key: str) -> None:
     with pytest.raises(OutputChangedWhileTimed):
         times(HONEST + KEEPING.replace("KEY", key))
 
 
+@pytest.mark.slow
 def test_a_candidate_that_stops_working_while_timed_is_found(times: Times) -> None:
     text = HONEST.replace(
         "        return self", "        count[0] += 1\n        if count[0] > 40: return x\n        return self"
@@ -147,6 +149,7 @@ def test_a_candidate_that_stops_working_while_timed_is_found(times: Times) -> No
         times("count = [0]\n" + text)
 
 
+@pytest.mark.slow
 def test_a_crash_while_timed_is_a_fault(times: Times) -> None:
     text = HONEST.replace(
         "        return self", "        count[0] += 1\n        assert count[0] < 9\n        return self"

@@ -24,6 +24,7 @@ def test_a_good_candidate_passes_at_every_size_and_has_no_time(judge: Judge) -> 
     assert evaluation.build is None
 
 
+@pytest.mark.slow
 def test_another_shape_dtype_or_number_of_outputs_is_wrong(judge: Judge) -> None:
     good = "self.honest(x, y)"
     judge(forward(f"return ({good}).double()"), Verdict.WRONG, "dtype float64")
@@ -77,6 +78,7 @@ def test_exceptions_are_crashes_with_the_line_of_the_candidate(judge: Judge) -> 
     judge("import torch\nraise ValueError('at import')\n" + HONEST, Verdict.CRASH, "ValueError", "line 2", "at import")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["os._exit(0)", "os.abort()", "sys.exit(0)"])
 def test_a_candidate_that_ends_its_process_crashed(judge: Judge, how: str) -> None:
     judge(forward("import os, sys", how), Verdict.CRASH)
@@ -97,6 +99,7 @@ def test_a_hang_is_a_timeout(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> N
     judge(HONEST)
 
 
+@pytest.mark.slow
 def test_loading_at_every_size_together_has_a_limit_that_fits_into_a_servers(
     judge: Judge, evaluator: ModelNewEvaluator, monkeypatch: pytest.MonkeyPatch
 ) -> None:

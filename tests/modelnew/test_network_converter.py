@@ -96,6 +96,7 @@ self.fc = nn.Linear(6, 5)
     passes(workshop, conversion, init, f"x = self.conv(x) * 0.5\n{rest}")
 
 
+@pytest.mark.slow
 def test_arguments_of_the_model_are_looked_up_in_the_reference(workshop: EvaluatorPool) -> None:
     init = """
 self.conv = nn.ConvTranspose2d(width, width, kernel_size=3, stride=width - 2, padding=width - 3, bias=width > 3)
@@ -163,6 +164,7 @@ scaled = Scaled.apply
 """
 
 
+@pytest.mark.slow
 def test_an_autograd_function_is_its_forward(workshop: EvaluatorPool) -> None:
     forward = "return scaled(x, 3.0) + Scaled.apply(x, 0.5)"
     conversion = convert(written("pass", forward, FUNCTION.replace("@", "module.scale")))
@@ -199,6 +201,7 @@ std::vector<torch::Tensor> scale(torch::Tensor x, float by) {
 """
 
 
+@pytest.mark.slow
 def test_host_code_may_call_torch_and_build_shapes(workshop: EvaluatorPool) -> None:
     conversion = convert(written("pass", "return module.scale(x, 0.5)[0]", cuda=SEVERAL))
     passes(workshop, conversion, "pass", "return torch.sqrt(x.sum(1) * 0.5) * 2")
@@ -299,12 +302,14 @@ def test_a_tensor_that_a_loop_makes_contiguous_may_still_not_be() -> None:
     assert "it returns a tensor that is not contiguous" in conversion.problems[0].why
 
 
+@pytest.mark.slow
 def test_a_function_called_with_a_number_and_without_becomes_two(workshop: EvaluatorPool) -> None:
     classes = "def tail(x, by=None):\n    if by is None:\n        return x\n    return module.scale(x, by)\n"
     conversion = convert(written("pass", "return tail(tail(x) + 1.0, 0.5)", classes))
     passes(workshop, conversion, "pass", "return (x + 1.0) * 0.5")
 
 
+@pytest.mark.slow
 def test_a_branch_for_tensors_that_are_not_contiguous_is_taken_for_these_alone(workshop: EvaluatorPool) -> None:
     forward = """
 if not x.is_contiguous():
@@ -317,11 +322,13 @@ return module.scale(y, 0.5)
     passes(workshop, convert(written("pass", forward)), "pass", "return x.transpose(1, 2) * 0.5")
 
 
+@pytest.mark.slow
 def test_a_copy_of_a_transposed_tensor_is_converted(workshop: EvaluatorPool) -> None:
     conversion = convert(written("pass", "return module.scale(x.transpose(1, 2).contiguous(), 0.5)"))
     passes(workshop, conversion, "pass", "return x.transpose(1, 2) * 0.5")
 
 
+@pytest.mark.slow
 def test_dropout_becomes_an_assertion_that_it_does_nothing(workshop: EvaluatorPool) -> None:
     init = "self.drop = nn.Dropout(p=0.0)"
     conversion = convert(written(init, "return module.scale(self.drop(x), 0.5)"))

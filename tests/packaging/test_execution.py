@@ -57,6 +57,7 @@ def compiler(open_warm: Callable[..., Compiler]) -> Compiler:
     return open_warm(Compiler, None)
 
 
+@pytest.mark.slow
 def test_a_gpu_computes_on_torchs_memory(compiler: Compiler) -> None:
     backend, arrays = OnSoftware(), [randoms(16, 16), randoms(16, 16, seed=1)]
     plan = resolve(ADD_PLAN, arrays)
@@ -71,6 +72,7 @@ def test_a_gpu_computes_on_torchs_memory(compiler: Compiler) -> None:
         assert used < 2 * output.nbytes if offset == 0 else used >= 3 * output.nbytes
 
 
+@pytest.mark.slow
 def test_outputs_share_no_memory_and_operators_of_torch_are_called(compiler: Compiler) -> None:
     backend, arrays = OnSoftware(), [randoms(16, 16), randoms(16, 16, seed=1)]
     plan = resolve(LIBRARY_PLAN, arrays, library=["matmul"])
@@ -82,6 +84,7 @@ def test_outputs_share_no_memory_and_operators_of_torch_are_called(compiler: Com
     assert product.untyped_storage().data_ptr() != total.untyped_storage().data_ptr()
 
 
+@pytest.mark.slow
 def test_a_launch_that_cannot_run_is_a_device_error(compiler: Compiler) -> None:
     backend, arrays = OnSoftware(), [randoms(16, 16), randoms(16, 16, seed=1)]
     backend.driver.facts = replace(backend.driver.facts, shared_bytes_per_block=1024)

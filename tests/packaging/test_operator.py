@@ -91,6 +91,7 @@ def test_torch_compiles_and_exports_it(operator_of: Opened) -> None:
         torch.testing.assert_close(exported.module()(x), torch.relu(model.fc(x)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -110,6 +111,7 @@ def test_what_was_not_tested_gets_the_reference(operator_of: Opened, change: Cal
     assert operator.fallbacks == Counter([reason] if reason else [])
 
 
+@pytest.mark.slow
 def test_another_gpu_gets_the_reference(operator_of: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
     operator = operator_of("softmax")
     capability = (9, 0)
@@ -123,6 +125,7 @@ def test_another_gpu_gets_the_reference(operator_of: Opened, monkeypatch: pytest
     assert operator._match([torch.empty(8, 64, device="meta")]) == (0, "device")
 
 
+@pytest.mark.slow
 def test_a_gradient_comes_from_the_reference(operator_of: Opened) -> None:
     operator, x = operator_of("linear"), torch.randn(8, 32)
     weight, bias = (weight.requires_grad_() for weight in linear_weights())
@@ -137,6 +140,7 @@ def test_a_gradient_comes_from_the_reference(operator_of: Opened) -> None:
     assert operator.fallbacks == Counter(gradient=2)
 
 
+@pytest.mark.slow
 def test_a_module_keeps_the_state_of_the_tasks(operator_of: Opened) -> None:
     operator = operator_of("linear")
     model = operator.module(32, 16)
@@ -163,6 +167,7 @@ def test_results_are_arranged_as_the_references() -> None:
     assert arranged == {"a": first, "b": [None, (second, third)]}
 
 
+@pytest.mark.slow
 def test_numbers_and_dicts_are_those_of_the_reference(operator_of: Opened) -> None:
     operator, x = operator_of("scaled"), torch.randn(64)
     for k, s, reason in ((3, 0.5, None), (4, 0.5, "value"), (3.0, 0.5, "dtype"), (3, 0.25, "value")):
@@ -180,11 +185,13 @@ def test_numbers_and_dicts_are_those_of_the_reference(operator_of: Opened) -> No
     assert operator.fallbacks["arguments"] == 1
 
 
+@pytest.mark.slow
 def test_a_wrong_number_of_values_is_named(operator_of: Opened) -> None:
     with pytest.raises(UsageError, match=r"1 inputs, then 2 weights \(fc.weight, fc.bias\); it was given 1 values"):
         operator_of("linear")(torch.randn(8, 32))
 
 
+@pytest.mark.slow
 def test_one_content_is_one_operator(packages: dict[str, Path], operator_of: Opened, tmp_path: Path) -> None:
     operator = operator_of("softmax")
     module = packages["softmax"] / "build" / "torch-universal" / "kernelforge_op_softmax"

@@ -105,6 +105,7 @@ def test_pip_installs_it_and_its_tests_pass(
         monkeypatch.delitem(sys.modules, name)
 
 
+@pytest.mark.slow
 def test_the_layout_is_that_of_hugging_faces_kernels(
     packages: dict[str, Path], operator_of: Callable[[str], Operator], monkeypatch: pytest.MonkeyPatch
 ) -> None:

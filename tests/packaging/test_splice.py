@@ -43,6 +43,7 @@ def test_a_spliced_model_gives_the_same_results_in_the_same_arrangement(norm_pac
     assert spliced.get_parameter("graph.layers.0.norm.weight") is model.layers[0].norm.weight
 
 
+@pytest.mark.slow
 def test_a_model_without_packages_is_refused() -> None:
     with pytest.raises(UsageError, match="name at least one package"):
         splice(torch.nn.ReLU(), [torch.randn(2)], [])

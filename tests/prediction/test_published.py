@@ -22,6 +22,7 @@ def relu_facts(kept_zygotes: Callable[..., Zygote]) -> SizeFacts:
         return oracle.facts(["full"]).sizes[0]
 
 
+@pytest.mark.slow
 def test_a_task_that_was_timed_on_this_gpu_has_its_published_time(relu_facts: SizeFacts) -> None:
     task = load_task("level1/relu")
     time = published_baseline(task, relu_facts, H100)

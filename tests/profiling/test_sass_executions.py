@@ -227,6 +227,7 @@ def executed_lines(ptx: list[str], grid: int, block: int, *arguments: Any) -> di
     return counts
 
 
+@pytest.mark.slow
 def test_a_loop_of_any_length_executes_each_load_as_often_as_the_ptx(read) -> None:
     """NVVM unrolls the loop by four and ptxas by four again; the loop for what remains does three."""
     function, ptx = read(LOOP, "total")

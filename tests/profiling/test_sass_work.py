@@ -72,6 +72,7 @@ def work_of(read: Read, source: str, kernel: str) -> MachineWork:
     return machine_work(function, ptx, counts)
 
 
+@pytest.mark.slow
 def test_opcodes_and_pipes_add_up(read: Read) -> None:
     work = work_of(read, STREAM, "stream")
     assert work.opcodes["LDG"] == pytest.approx(4 * WARPS, rel=1e-3)

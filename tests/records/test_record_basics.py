@@ -105,6 +105,7 @@ def test_a_hash_does_not_depend_on_the_order_of_keys() -> None:
     assert make_candidate(choices={"A": 1, "B": 2}).hash == make_candidate(choices={"B": 2, "A": 1}).hash
 
 
+@pytest.mark.slow
 @given(st.lists(st.text() | st.integers() | st.booleans() | st.none(), max_size=4), st.data())
 def test_a_hash_depends_on_every_part(parts: list[object], data: st.DataObject) -> None:
     other = data.draw(st.lists(st.text() | st.integers() | st.booleans() | st.none(), max_size=4))
@@ -139,6 +140,7 @@ def test_contiguous_means_what_torch_means(shape: tuple[int, ...], stride: tuple
     assert TensorSpec(shape=shape, dtype=DType.FLOAT32, stride=stride).is_contiguous is contiguous
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(0, 5), max_size=5).map(tuple))
 def test_a_contiguous_spec_is_contiguous(shape: tuple[int, ...]) -> None:
     spec = TensorSpec.contiguous(shape, DType.FLOAT16)
@@ -177,6 +179,7 @@ class Derived(Base):
     bare: int = 0
 
 
+@pytest.mark.slow
 def test_a_schema_tells_what_is_written_under_each_field() -> None:
     properties = Derived.model_json_schema()["properties"]
     result = {name: field.get("description") for name, field in properties.items()}

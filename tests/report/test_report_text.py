@@ -88,6 +88,7 @@ def test_no_csv_field_is_a_formula(text: str):
     assert csv_text(text)[0] in "'\\"
 
 
+@pytest.mark.slow
 @given(st.lists(st.one_of(st.none(), st.text(), st.floats(), st.booleans()), min_size=1, max_size=3))
 def test_csv_reads_back_as_one_row_of_its_fields(values: list[object]):
     columns = tuple(Column(str(i), str(i)) for i in range(len(values)))

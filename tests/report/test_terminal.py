@@ -51,6 +51,7 @@ def test_reasoning_stands_before_its_reply_with_its_length() -> None:
     assert (match.role, match.text) == ("reasoning", "hm")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["modelled", "measured-a", "hostile"])
 def test_no_line_is_wider_than_the_terminal_and_nothing_hostile_gets_out(name: str) -> None:
     for page in pages(name):

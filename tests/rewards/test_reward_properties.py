@@ -19,6 +19,7 @@ OF_RATIOS = ("cuda-l1/1", "cuda-l2/1")
 """Policies that pay a ratio and nothing for being correct: they give no score to a time that they cannot compare."""
 
 
+@pytest.mark.slow
 @few
 @given(evaluations, st.lists(evaluations, max_size=2), sources)
 def test_a_reward_is_none_or_a_finite_number_inside_its_bounds(
@@ -31,6 +32,7 @@ def test_a_reward_is_none_or_a_finite_number_inside_its_bounds(
         assert not any(math.isnan(part) for part in scored.components.values() if part is not None), name
 
 
+@pytest.mark.slow
 @few
 @given(evaluations, st.lists(evaluations, max_size=2), sources)
 def test_what_was_stored_gives_the_same_reward_again(
@@ -44,6 +46,7 @@ def test_what_was_stored_gives_the_same_reward_again(
     assert rescore(stored(evaluation), Context(source, list(map(stored, earlier))), POLICIES) == before
 
 
+@pytest.mark.slow
 @few
 @given(incorrect(), correct(), sources)
 def test_incorrect_never_beats_correct(wrong: Evaluation, right: Evaluation, source: str | None) -> None:
@@ -53,6 +56,7 @@ def test_incorrect_never_beats_correct(wrong: Evaluation, right: Evaluation, sou
         assert won is None or lost <= won, name
 
 
+@pytest.mark.slow
 @few
 @given(incorrect(), st.floats(0.01, 100))
 def test_incorrect_is_worse_than_any_time_that_is_believed(wrong: Evaluation, speedup: float) -> None:
@@ -74,6 +78,7 @@ def test_a_faster_candidate_never_earns_less_under_any_policy(first: float, seco
         assert low <= high, name
 
 
+@pytest.mark.slow
 @few
 @given(unscorable())
 def test_what_may_not_be_scored_is_none_under_every_policy(evaluation: Evaluation) -> None:
@@ -86,6 +91,7 @@ def test_what_may_not_be_scored_is_none_under_every_policy(evaluation: Evaluatio
         assert unscored(evaluation, scored)
 
 
+@pytest.mark.slow
 @few
 @given(correct() | incorrect())
 def test_only_variance_or_a_missing_baseline_keeps_a_jailed_candidate_from_a_score(evaluation: Evaluation) -> None:

@@ -64,6 +64,7 @@ def test_runs_of_a_study_have_folders_of_their_own() -> None:
     assert all(folder.parent == Path("study") for folder in folders)
 
 
+@pytest.mark.slow
 def test_a_dry_run_adds_up_the_costs_of_all_runs(
     capsys: pytest.CaptureFixture[str], warm_zygotes: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -64,6 +64,7 @@ def test_an_estimate_needs_no_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         config()
 
 
+@pytest.mark.slow
 def test_every_round_is_one_reply_of_the_coder_at_the_price_of_its_model() -> None:
     (coder, judge) = estimated().agents
     assert (coder.agent, coder.calls) == ("coder", 5)

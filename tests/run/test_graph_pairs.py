@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from kernelforge.evaluation.pool import EvaluatorPool
 from kernelforge.records import Task
 from kernelforge.run.graph_pairs import DroppedGraph, GraphKey, GraphPair, GraphPairs, text_hash, unlike_files
@@ -33,6 +35,7 @@ def test_a_c_function_is_the_same_under_another_name_and_comment() -> None:
     assert text_hash(text) != text_hash(text.replace("x[0];", "-x[0];"))
 
 
+@pytest.mark.slow
 def test_equal_graphs_make_one_pair_and_done_ones_none(warm_zygotes: None) -> None:
     softmax = task("softmax")
     same = edited(softmax, "same", "import torch\n", "import math\nimport torch\n")

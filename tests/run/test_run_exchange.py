@@ -133,6 +133,7 @@ def test_a_reply_equal_but_for_names_shares_the_evaluation_of_a_run_that_was_sto
     assert not second.accepted
 
 
+@pytest.mark.slow
 def test_a_stop_does_not_wait_for_a_reply(tmp_path: Path) -> None:
     def stop_once_asked(event: Event, stop: StopSignal) -> None:
         if event.stage == "coder":

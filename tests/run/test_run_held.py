@@ -88,6 +88,7 @@ def test_the_budget_of_a_run_that_goes_on_stays_as_it_is(tmp_path: Path) -> None
         assert store.run(run.id).config.budget.evaluations == 99
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "error"),
     [

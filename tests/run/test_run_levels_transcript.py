@@ -55,6 +55,7 @@ def check_accepted_where_faster(attempts: list[Attempt]) -> None:
         best_us = min(best_us, modelled_us(attempt))
 
 
+@pytest.mark.slow
 def test_the_transcript_says_who_wrote_it() -> None:
     header, talks = read_transcript(TRANSCRIPT)
     assert "Claude" in header.written_by
@@ -74,6 +75,7 @@ def refused(attempts: list[Attempt]) -> None:
     assert attempts[-1].note.startswith("not accepted: modelled time")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "expected", "last"), [("matmul_square", [OK, OK, WRONG, OK, OK], repaired), ("softmax", [OK] * 4, refused)]
 )

@@ -88,6 +88,7 @@ def test_a_finished_run_is_not_resumed(finished: Path) -> None:
         resume_run(store.run("latest").id, store, Watcher(), StopSignal())
 
 
+@pytest.mark.slow
 def test_a_drained_run_resumes_to_the_same_attempts(finished: Path, tmp_path: Path) -> None:
     def stop_after_the_first(event: Event, stop: StopSignal) -> None:
         if event.kind == "attempt":
@@ -116,6 +117,7 @@ def test_the_budget_of_rounds_includes_the_seed(tmp_path: Path) -> None:
     assert list(decisions(tmp_path)) == [("gelu", 0)]
 
 
+@pytest.mark.slow
 def test_a_task_out_of_time_ends_alone(tmp_path: Path) -> None:
     run = run_in(tmp_path, quick_config(jobs=1, budget=Budget(rounds=3, per_task=Limits(wall_seconds=1e-12))))
     assert run.state is RunState.FINISHED

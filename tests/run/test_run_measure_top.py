@@ -143,6 +143,7 @@ def test_boards_and_integrity_hold_what_was_measured_alone(suite: Path, llm: str
     assert {fingerprint.device for fingerprint in entry.fingerprints} == {"cuda:0"}
 
 
+@pytest.mark.slow
 def test_a_run_that_is_stopped_in_a_round_measures_the_same_when_it_is_resumed(
     suite: Path, llm: str, software_gpu: list[SoftwareWorkshop], tmp_path: Path
 ) -> None:
@@ -163,6 +164,7 @@ def test_a_run_that_is_stopped_in_a_round_measures_the_same_when_it_is_resumed(
     assert [attempt.evaluation.fingerprint.device for attempt in resumed].count("emulated:h100") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -174,6 +174,7 @@ def test_attempts_are_journalled_with_how_their_time_came_about(finished: Runs) 
         assert speed.speedup_lower is not None
 
 
+@pytest.mark.slow
 def test_rewards_and_acceptance_follow_the_lower_bound_of_the_speedup(finished: Runs) -> None:
     best: dict[str, float] = {}
     for attempt in finished.attempts:
@@ -185,6 +186,7 @@ def test_rewards_and_acceptance_follow_the_lower_bound_of_the_speedup(finished: 
         best[attempt.task] = max(lower, best.get(attempt.task, 0.0))
 
 
+@pytest.mark.slow
 def test_the_judge_reads_measured_times_beside_the_emulators_counts(finished: Runs) -> None:
     for attempt in finished.attempts:
         profile = attempt.profile
@@ -199,6 +201,7 @@ def test_the_judge_reads_measured_times_beside_the_emulators_counts(finished: Ru
             assert set(attempt.finding.metrics) & origins.keys()
 
 
+@pytest.mark.slow
 def test_tasks_spread_over_both_gpus_and_each_stays_on_one(finished: Runs) -> None:
     places: dict[str, set[tuple[str, str | None]]] = {}
     for attempt in finished.attempts:
@@ -209,10 +212,12 @@ def test_tasks_spread_over_both_gpus_and_each_stays_on_one(finished: Runs) -> No
     assert len(set.union(*places.values())) == 2
 
 
+@pytest.mark.slow
 def test_a_fingerprint_names_the_jail_that_the_gpus_runner_has(finished: Runs) -> None:
     assert {item.evaluation.fingerprint.jail for item in finished.attempts} == {Zygote("gpu-runner").tier}
 
 
+@pytest.mark.slow
 def test_reports_work_on_a_measured_run(finished: Runs) -> None:
     with open_store(finished.folder) as store:
         records = RunRecords.load(store, store.run("latest"))

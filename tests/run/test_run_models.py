@@ -94,6 +94,7 @@ def attempts_in(folder: Path, run: Run) -> list[Any]:
         return store.attempts(run.id)
 
 
+@pytest.mark.slow
 def test_every_call_is_journalled_with_its_tokens_and_dollars(tmp_path: Path, llm: Any) -> None:
     server = llm()
     run = run_in(tmp_path, config())
@@ -157,6 +158,7 @@ def test_a_budget_of_the_run_stops_it_and_a_larger_one_lets_it_go_on(
     assert len(server.calls) == 4 + 3, f"{calls} calls before, none of them made again"
 
 
+@pytest.mark.slow
 def test_a_budget_of_a_task_ends_the_task_and_the_run_goes_on(tmp_path: Path, llm: Any) -> None:
     llm()
     run = run_in(
@@ -167,6 +169,7 @@ def test_a_budget_of_a_task_ends_the_task_and_the_run_goes_on(tmp_path: Path, ll
     assert run.state is RunState.FINISHED
 
 
+@pytest.mark.slow
 def test_an_overshoot_is_less_than_one_call_for_each_in_flight(tmp_path: Path, llm: Any) -> None:
     server = llm(lambda call: Say(reply(call.number), input_tokens=1000, output_tokens=100, delay_seconds=0.1))
     settings = LLMSettings(prices=PRICES, concurrency=4)

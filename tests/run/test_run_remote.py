@@ -81,6 +81,7 @@ def test_a_run_there_equals_one_here_and_survives_a_cut(
     assert all_gone(seen | set(host.pids))
 
 
+@pytest.mark.slow
 def test_a_machine_that_goes_away_leaves_its_tasks_to_the_others(
     host: SshHost, tmp_path: Path, local: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,6 +109,7 @@ def test_a_machine_that_goes_away_leaves_its_tasks_to_the_others(
     assert lost.startswith(f"{urls[1]} is set aside: ")
 
 
+@pytest.mark.slow
 def test_without_any_machine_there_is_no_run(host: SshHost) -> None:
     urls = [host.url(python=sys.executable).replace(f":{host.port}", f":{port}") for port in (1, 2)]
     with pytest.raises(DeviceError, match="refused"):
@@ -153,6 +155,7 @@ def test_a_machine_that_cannot_be_used_is_one_sentence(
     assert all_gone(set(host.pids))
 
 
+@pytest.mark.slow
 def test_nothing_is_left_there_when_this_side_is_killed(host: SshHost, tmp_path: Path) -> None:
     program = f"""
         import time

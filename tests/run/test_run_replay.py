@@ -28,6 +28,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory, warm_workshop: None) -> P
     return folder
 
 
+@pytest.mark.slow
 def test_a_replayed_run_that_is_stopped_and_resumed_makes_the_recorded_attempts(recorded: Path, tmp_path: Path) -> None:
     def stop_after_the_first(event: Event, stop: StopSignal) -> None:
         if event.kind == "attempt":

@@ -119,6 +119,7 @@ def recorded_replies(task: str) -> list[str]:
     return [line.reply for talk in talks for line in talk.lines if (line.agent, line.task) == ("coder", task)]
 
 
+@pytest.mark.slow
 def test_the_transcript_says_who_wrote_it() -> None:
     header, talks = read_transcript(TRANSCRIPT)
     assert "Claude" in header.written_by
@@ -137,6 +138,7 @@ def test_a_resumed_run_goes_on_behind_the_replies_it_has_used(replay_of_all: lis
     assert coder_replies(replay_of_all, task) == recorded_replies(task)
 
 
+@pytest.mark.slow
 def test_a_race_is_caught_and_the_next_reply_mends_it(replay_of_all: list[Attempt]) -> None:
     crashed, mended, _ = of(replay_of_all, "cumsum")
     assert "race" in crashed.evaluation.reason
@@ -147,6 +149,7 @@ def test_a_race_is_caught_and_the_next_reply_mends_it(replay_of_all: list[Attemp
     assert mended.accepted
 
 
+@pytest.mark.slow
 def test_a_repair_is_judged_by_what_its_parent_set_out_to_do(replay_of_all: list[Attempt]) -> None:
     _, broken, mended = of(replay_of_all, "cross_entropy")
     assert broken.evaluation.build is not None
@@ -162,12 +165,14 @@ def test_later_replies_cut_what_they_set_out_to_cut(replay_of_all: list[Attempt]
     assert last.accepted is (task != "rmsnorm"), last.note
 
 
+@pytest.mark.slow
 def test_fewer_sectors_without_less_time_are_no_gain(replay_of_all: list[Attempt]) -> None:
     *_, last = of(replay_of_all, "rmsnorm")
     assert last.note.startswith("not accepted: modelled time")
     assert LOAD_SECTORS in last.note
 
 
+@pytest.mark.slow
 def test_a_tuned_child_is_an_attempt_that_the_next_round_goes_on_from(replay_of_all: list[Attempt]) -> None:
     seed, child, better, _ = of(replay_of_all, "matmul")
     assert [trial.choices for trial in seed.trials] == [{"TILE": 16}, {"TILE": 32}]

@@ -14,6 +14,7 @@ from kernelforge.sandbox.policy import PATIENCE, Deadline
 from tests.sandbox.jail_setup import LIMITS, gone
 
 
+@pytest.mark.slow
 def test_a_memory_hog_dies_of_memory(child, act):
     with pytest.raises(ChildDied, match="out of memory"):
         act("hog", 1024)
@@ -71,6 +72,7 @@ def test_a_child_that_does_not_work_on_its_answer_is_killed_before_the_wall_limi
             child.call({"act": "spin"})
 
 
+@pytest.mark.slow
 def test_an_answer_has_a_limit_of_cpu_time_for_itself(zygote):
     with zygote.spawn(replace(LIMITS, answer_cpu_s=0.5, idle_s=2.0)) as child:
         assert child.call({"act": "echo"}).data["reply"] == []
@@ -91,6 +93,7 @@ def test_files_where_paths_are_too_long_to_look_at_count(child, act):
         assert "No space left" in act("fill_slowly", 60)["gave"]
 
 
+@pytest.mark.slow
 def test_a_folder_too_deep_to_recurse_into_is_removed(zygote):
     with zygote.spawn(LIMITS) as child:
         tmp = child.call({"act": "environment"}).data["reply"]["gave"]["TMPDIR"]

@@ -431,6 +431,7 @@ def with_gpu(request):
         yield running
 
 
+@pytest.mark.slow
 def test_large_tensors_reach_a_child_with_a_gpu_and_come_back_as_files(with_gpu):
     content = os.urandom(2 * SMALLEST_FILE)
     assert len(content) > ROOMY.file_bytes

@@ -123,6 +123,7 @@ with Zygote("probe", allow_unconfined=True) as zygote:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.getuid() != 0 or not shutil.which("setpriv"), reason="needs root and setpriv")
 @pytest.mark.parametrize(("dropped", "tier"), [("-sys_admin", "namespaces"), ("-all", "landlock")])
 def test_root_of_a_container_without_capabilities_gets_a_jail(dropped, tier):

@@ -93,6 +93,7 @@ def planted(canary, tmp_path):
     return file
 
 
+@pytest.mark.slow
 @each(["gpu-runner", "modelnew"])
 def test_temporary_files_are_made_in_the_childs_folder_whatever_the_warm_up_looked_for(act):
     assert act("temporary_file")["gave"] is True
@@ -178,6 +179,7 @@ def test_a_program_reaches_no_network(act):
             server.accept()
 
 
+@pytest.mark.slow
 @each(RUN_PROGRAMS)
 def test_a_program_inherits_no_descriptor(act, canary, planted):
     planted_fd = os.open(planted, os.O_RDONLY)
@@ -207,6 +209,7 @@ def test_a_new_process_gets_no_namespace_and_no_other_parent(act):
         assert "PermissionError" in act("clone_namespace", flag)["gave"], hex(flag)
 
 
+@pytest.mark.slow
 @each(RUN_PROGRAMS)
 def test_processes_are_bounded(act):
     if "no capabilities" in act.child.layers:
@@ -241,6 +244,7 @@ def test_ninja_builds(act):
     assert output.splitlines()[-1] == "made", output
 
 
+@pytest.mark.slow
 def test_nothing_outlives_a_parent_that_was_killed():
     """Without a process namespace the monitor ends the group, also when its zygote lost its parent."""
     script = (
@@ -283,12 +287,14 @@ def test_a_private_proc_shows_settings_read_only_and_no_tables(act):
     assert act("mounted_read_only", "/proc/self")["gave"] is False
 
 
+@pytest.mark.slow
 @each(RUN_PROGRAMS)
 def test_memory_of_processes_that_nobody_waits_for_counts_too(act):
     with pytest.raises(ChildDied, match="out of memory"):
         act("orphans_hog", 8, 50)
 
 
+@pytest.mark.slow
 @each(RUN_PROGRAMS)
 def test_memory_of_all_it_starts_counts_together(act):
     # Each of them stays under the limit of one process; together they are over it.

@@ -23,6 +23,7 @@ from kernelforge.sandbox.syscalls import Process
 from tests.sandbox.jail_setup import HOSTILE, LIMITS, gone, reachable_by_others
 
 
+@pytest.mark.slow
 def test_a_dead_zygote_is_started_again(zygote):
     with zygote.spawn(LIMITS):
         first = zygote.pid
@@ -39,6 +40,7 @@ def test_children_die_with_their_zygote(zygote):
         assert gone(child.pid)
 
 
+@pytest.mark.slow
 def test_children_die_with_the_parent():
     script = f"""
         import os, sys, time

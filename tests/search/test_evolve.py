@@ -182,6 +182,7 @@ def test_without_a_second_kind_there_is_no_crossover() -> None:
     assert {item.operator for item in search.generation()} == {Operator.OPTIMISE}
 
 
+@pytest.mark.slow
 def test_the_coder_that_gains_more_is_asked_more() -> None:
     search = evolve(seeds=2, coders=2, batch=6)
     times = iter(range(1, 1000))
@@ -205,6 +206,7 @@ def priced(dollars: float | None) -> dict[str, Any]:
     return {"messages": (Message(agent="coder", role="reply", provider="p", content="", usage=usage),)}
 
 
+@pytest.mark.slow
 def test_of_coders_that_gain_alike_the_cheaper_is_asked_more() -> None:
     search = evolve(seeds=2, coders=2, batch=6)
     search.play(lambda proposal, rng: ok(10, changes=priced((5.0, 0.05)[proposal.coder])), steps=200)

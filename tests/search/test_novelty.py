@@ -179,6 +179,7 @@ def test_text_is_split_as_the_language_does(source: str, expected: list[str]) ->
     assert words(source) == expected
 
 
+@pytest.mark.slow
 @given(st.text(max_size=200), st.text(alphabet="\"'/*\\\n#(){}aR1 .", max_size=200))
 def test_any_text_can_be_read(first: str, second: str) -> None:
     for source in (first, second, first + second):

@@ -148,6 +148,7 @@ def test_attempts_come_in_order() -> None:
 outcome = st.tuples(st.sampled_from(list(Verdict)), st.booleans())
 
 
+@pytest.mark.slow
 @given(st.lists(outcome, min_size=30, max_size=30), st.integers(1, 12), st.integers(1, 6))
 def test_it_keeps_its_promises_whatever_happens(outcomes: list[Outcome], rounds: int, stop_after: int) -> None:
     strategy = refine(rounds=rounds, stop_after=stop_after)

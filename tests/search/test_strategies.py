@@ -32,6 +32,8 @@ CASES = [(name, options) for name in STRATEGIES for options in ({}, *VARIANTS.ge
 EACH = pytest.mark.parametrize(("name", "options"), CASES, ids=[f"{name}-{len(options)}" for name, options in CASES])
 
 
+@pytest.mark.slow
+@pytest.mark.one_in(3)
 @EACH
 @settings(max_examples=15, deadline=None)
 @given(
@@ -86,6 +88,7 @@ def test_every_strategy_shows_as_much_of_a_profile_as_it_is_told_to(name: str, m
     assert STRATEGIES[name].settle({})["metrics"] == ("none" if name == "contrast" else "full")
 
 
+@pytest.mark.one_in(3)
 @EACH
 @settings(max_examples=8, deadline=None)
 @given(results=st.lists(RESULT, min_size=1, max_size=24).map(tuple))
@@ -104,7 +107,7 @@ def test_no_right_kernel_is_clearly_faster_by_the_model_than_the_best(
         assert (1 - APART) * times[best] < min(times.values())
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @EACH
 @pytest.mark.parametrize("verdict", list(Verdict))
 def test_it_ends_by_itself_in_its_published_number_of_rounds(

@@ -50,6 +50,7 @@ def test_a_public_address_needs_a_token(tmp_path: Path) -> None:
     assert str(tmp_path) in message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "expected"),
     [

@@ -96,6 +96,7 @@ def test_a_subroutine_is_right_by_the_form_that_it_computes(
     assert (right.used_model, right.verdict, right.form) == ("fortran-openmp", "right", form), right.reason
 
 
+@pytest.mark.slow
 @needs_gfortran
 @pytest.mark.parametrize(
     ("old", "new", "verdict"),

@@ -107,6 +107,7 @@ def test_hip_is_run_with_its_own_names(judge: StudyJudge) -> None:
     assert (wrong.verdict, wrong.evaluation) == ("wrong", Verdict.WRONG)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new", "verdict"),
     [

@@ -58,11 +58,13 @@ def test_a_kernel_is_right_by_the_form_that_it_computes(judge: StudyJudge) -> No
     assert wrong.reason.startswith("as alpha A x + beta y, A by rows: ")
 
 
+@pytest.mark.slow
 def test_a_kernel_without_bounds_is_wrong(judge: StudyJudge) -> None:
     outside = judge.judge("gemv", GEMV.replace("if (i >= m) return;", ""), "cuda")
     assert (outside.verdict, outside.evaluation) == ("wrong", Verdict.CRASH)
 
 
+@pytest.mark.slow
 def test_what_does_not_compile_is_wrong(judge: StudyJudge) -> None:
     broken = judge.judge("gemv", GEMV.replace("double sum", "dobule sum"), "cuda")
     assert (broken.verdict, broken.evaluation) == ("wrong", Verdict.BUILD)
@@ -184,6 +186,7 @@ void axpy(double a, const std::vector<double> &x, std::vector<double> &y) {
     assert (wrong.verdict, wrong.evaluation) == ("wrong", Verdict.CRASH)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "verdict", "words"),
     [

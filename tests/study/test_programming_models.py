@@ -68,6 +68,7 @@ def test_a_kernel_that_names_neither_api_is_hip_where_hip_is_requested(
     assert is_of_model(code, used, requested) is same
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "part",
     ["\n", "def f(", "def f() -> x\n", "function f(\n", "a(", "a() ", "/* ", "#pragma omp a\n", "from a import "],

@@ -92,6 +92,7 @@ def test_a_function_is_right_by_the_form_that_it_computes(
     assert (right.used_model, right.verdict, right.form) == (model, "right", form), right.reason
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new", "verdict"),
     [

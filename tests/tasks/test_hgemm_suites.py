@@ -82,6 +82,7 @@ def test_a_float16_accumulator_is_refused_by_one_and_accepted_by_the_other(step:
     assert passes(NARROW, drawn, in_half(*operands(drawn), step))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", ["small", "hidden_odd", "hidden_quad", "hidden_tiny", LONG])
 @pytest.mark.parametrize("reckoner", [WIDE, NARROW], ids=["hgemm", "hgemm-f16"])
 def test_a_float32_accumulator_is_accepted_and_wrong_answers_are_not(size: str, reckoner: ReferenceRunner) -> None:

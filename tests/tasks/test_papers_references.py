@@ -55,6 +55,7 @@ def exact_log_bessel(kind: str, v: float, x: float) -> float:
         return float(mpmath.log(mpmath.re((mpmath.besseli if kind == "i" else mpmath.besselk)(v, x))))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["i", "k"])
 def test_bessel_functions_of_all_orders_are_mpmath_s(kind: str) -> None:
     # Both sides of the bound between series or integral and expansion, 36, and far beyond it.

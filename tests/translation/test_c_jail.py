@@ -41,10 +41,12 @@ def canary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return text
 
 
+@pytest.mark.slow
 def test_a_door_that_is_open_would_be_seen(judge: Judge, heat_step: Task) -> None:
     judge(reaching(heat_step, 'return open("/usr/bin", O_RDONLY) >= 0;'), Verdict.WRONG)
 
 
+@pytest.mark.slow
 def test_the_environment_holds_no_variable_of_the_parent(judge: Judge, heat_step: Task, canary: str) -> None:
     search = f'for (char **at = environ; *at; at++) if (strstr(*at, "{canary}") || strstr(*at, "KEY")) return 1;'
     judge(reaching(heat_step, f'{search}\nreturn getenv("KERNELFORGE_CANARY") != 0;'))

@@ -23,6 +23,7 @@ def test_the_known_c_is_right_at_every_size(judge: Judge, heat_step: Task) -> No
     assert evaluation.performance is None
 
 
+@pytest.mark.slow
 def test_openmp_is_compiled_in(judge: Judge, heat_step: Task) -> None:
     loop = "    for (int i = 0; i < rows; i++) {"
     assert loop in heat_step.c_source

@@ -36,6 +36,7 @@ def task(published: str) -> Task:
     return sized.model_copy(update={"c_source": sized.c_source.replace(TEXT, published)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("published", "words"),
     [

@@ -210,6 +210,7 @@ def test_a_right_function_is_timed_against_the_suites_and_pytorch(timing_judge: 
     assert "timing" in evaluation.seconds
 
 
+@pytest.mark.slow
 def test_a_candidate_whose_own_clocks_stand_still_is_timed_by_the_parents(timing_judge: Judge, heat_step: Task) -> None:
     """Its own ``clock_gettime`` and ``gettimeofday`` stand still, and it sleeps 50 ms."""
     own = "#include <time.h>\n#include <sys/time.h>\n#include <unistd.h>\n" + (

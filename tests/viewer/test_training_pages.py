@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from kernelforge.store import Store
 from tests.server.service_tools import ended, serving
 from tests.support.inprocess_engine import request
@@ -36,6 +38,7 @@ async def test_a_page_follows_a_training_run_and_says_what_has_no_gradient(tmp_p
             assert 'href="training.html"' in (await viewer.client.get("/runs/r1/index.html")).text.replace("../", "")
 
 
+@pytest.mark.slow
 async def test_a_folder_with_jobs_alone_has_their_pages_alone(tmp_path: Path) -> None:
     async with serving(tmp_path / "jobs") as service:
         checked = HOST.replace("    int n", '    TORCH_CHECK(x.is_cuda(), "<b>no GPU");\n    int n')

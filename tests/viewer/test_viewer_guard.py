@@ -109,6 +109,7 @@ async def test_a_request_must_name_this_machine(results: Path) -> None:
             assert status(await raw_answer(viewer, "/", *hosts)) in (400, 403)
 
 
+@pytest.mark.slow
 async def test_it_shows_and_takes_nothing(results: Path) -> None:
     before = (results / "kernelforge.db").read_bytes()
     async with opened(results) as viewer:
@@ -157,6 +158,7 @@ async def test_no_path_leads_to_a_file(results: Path, path: str) -> None:
     assert b"SQLite format" not in answer
 
 
+@pytest.mark.slow
 async def test_nothing_is_given_out_but_the_journal_and_assets(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", CANARY)
     async with serving(results) as service:

@@ -59,6 +59,7 @@ def rows_of(page: str, name: str) -> list[str]:
     return [" ".join(text_of(*row).split()) for row in table.iterfind("tbody/tr")]
 
 
+@pytest.mark.slow
 async def test_a_page_hears_of_an_attempt_and_then_shows_it(tmp_path: Path) -> None:
     store, attempts = begun(tmp_path)
     with store:

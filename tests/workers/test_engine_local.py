@@ -110,6 +110,7 @@ async def test_a_run_over_the_limit_is_a_timeout_that_the_fingerprint_explains(e
     assert evaluation.fingerprint.evaluator.endswith("+run.3s")
 
 
+@pytest.mark.slow
 async def test_a_profile_comes_when_it_was_asked_for(engine: LocalEngine) -> None:
     with_one = await evaluated(engine, order(profile=True))
     without = await evaluated(engine, order())
@@ -117,6 +118,7 @@ async def test_a_profile_comes_when_it_was_asked_for(engine: LocalEngine) -> Non
     assert without.profile is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", [BROKEN, FORBIDDEN])
 async def test_preparing_ends_a_candidate_as_a_slot_would(engine: LocalEngine, source: str) -> None:
     there = (await evaluated(engine, order(source))).evaluation
@@ -127,6 +129,7 @@ async def test_preparing_ends_a_candidate_as_a_slot_would(engine: LocalEngine, s
     assert ended.evaluation.reason == there.reason
 
 
+@pytest.mark.slow
 async def test_what_was_prepared_is_not_compiled_again(engine: LocalEngine) -> None:
     source = order().candidate.source + "// another\n"
     prepared = await engine.prepare(order(source))
@@ -138,6 +141,7 @@ async def test_what_was_prepared_is_not_compiled_again(engine: LocalEngine) -> N
     assert evaluation.seconds["build"] > 100, "what preparing took is part of its cost"
 
 
+@pytest.mark.slow
 async def test_a_brief_tells_nothing_of_hidden_sizes(engine: LocalEngine) -> None:
     facts = await engine.task_context(order().task)
     assert {size.size for size in facts.facts.sizes} == {"full", "small"}
@@ -158,6 +162,7 @@ async def test_a_testers_reply_is_scored_in_the_oracles_that_workers_share(engin
     assert (await evaluated(engine, order())).evaluation.verdict is Verdict.OK
 
 
+@pytest.mark.slow
 async def test_a_task_that_cannot_be_judged_is_trouble_and_no_score(engine: LocalEngine) -> None:
     good = order()
     task = good.task.model_copy(update={"source": good.task.source.replace("x * 2 + y", "x * 0")})
@@ -208,6 +213,7 @@ async def test_cancelling_a_preparation_lets_the_next_one_begin(engine: LocalEng
     assert report.evaluation.verdict is Verdict.BUILD
 
 
+@pytest.mark.slow
 async def test_a_worker_sees_nothing_of_what_its_engine_has(engine: LocalEngine, secret: Path) -> None:
     workers, hosts = own_workers(), own_oracle_hosts()
     assert (len(workers), len(hosts)) == (2, 1)

@@ -198,6 +198,7 @@ async def test_verdicts_are_those_of_any_engine_on_every_node(engine: RayEngine)
     assert all(slot.cached_tasks == {order().task.digest} for slot in engine.slots())
 
 
+@pytest.mark.slow
 async def test_preparing_and_briefs_take_no_slot(engine: RayEngine) -> None:
     assert engine.preparing == 2
 
@@ -248,6 +249,7 @@ async def test_a_cancelled_order_frees_its_slot_and_the_next_one_is_right(engine
     assert engine.health().restarts == before, "its worker came back by itself"
 
 
+@pytest.mark.slow
 async def test_rays_token_and_sockets_are_out_of_reach_of_workers_and_candidates(
     engine: RayEngine, cluster: Any, token_file: Path
 ) -> None:
@@ -318,6 +320,7 @@ def reaches(pid: int, doors: list[Path]) -> bool:
         return False  # it ended, or not even we may look
 
 
+@pytest.mark.slow
 def test_sigterm_is_the_servers_to_hear(
     engine: RayEngine, terminated: list[int], capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -326,6 +329,7 @@ def test_sigterm_is_the_servers_to_hear(
     assert "SIGTERM" not in capfd.readouterr().err, "Ray's own handler would print a stack trace"
 
 
+@pytest.mark.slow
 async def test_a_killed_worker_is_told_of_and_replaced(engine: RayEngine) -> None:
     before = engine.health().restarts
     slot = (await idle_slot(engine)).name
@@ -342,6 +346,7 @@ async def test_a_killed_worker_is_told_of_and_replaced(engine: RayEngine) -> Non
     assert engine.health().restarts == before + 1
 
 
+@pytest.mark.slow
 async def test_the_workers_of_a_node_share_an_oracle_host_that_outlives_each_of_them(engine: RayEngine) -> None:
     """A worker dies, then the host, then the actor that keeps it; then the node is drained."""
     node = (await idle_slot(engine)).name.partition("/")[0]
@@ -498,6 +503,7 @@ async def test_the_queue_asks_for_slots_and_a_pause_gives_nodes_up(
     await until(lambda: states() == ["idle"] * 4)
 
 
+@pytest.mark.slow
 async def test_a_cluster_that_lets_anybody_in_is_refused(open_cluster: str, cluster: Any) -> None:
     with pytest.raises(KernelForgeError, match="accepts clients without a valid token"):
         await RayEngine("emulated:h100", address=open_cluster).start()
@@ -510,6 +516,7 @@ async def test_a_wrong_token_is_refused_at_once(cluster: Any, monkeypatch: pytes
         await RayEngine("emulated:h100", address=cluster.address).start()
 
 
+@pytest.mark.slow
 def test_without_a_token_nothing_is_asked_of_ray(
     cluster: Any, runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -521,6 +528,7 @@ def test_without_a_token_nothing_is_asked_of_ray(
         RayEngine("emulated:h100", address=cluster.address)
 
 
+@pytest.mark.slow
 async def test_where_nothing_answers_the_address_is_named(cluster: Any) -> None:
     with pytest.raises(KernelForgeError, match=r"no Ray cluster answers at 127\.0\.0\.1:9"):
         await RayEngine("emulated:h100", address="127.0.0.1:9").start()

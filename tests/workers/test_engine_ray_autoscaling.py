@@ -98,6 +98,7 @@ def raylets(head_process: int) -> set[int]:
     return pids
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(4 * WAIT_S)
 async def test_a_node_comes_with_the_queue_goes_when_it_idles_and_comes_again(
     head: tuple[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -190,6 +190,7 @@ class Grid:
         pass
 
 
+@pytest.mark.slow
 async def test_nodes_that_go_and_come_at_once_change_places_in_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray_engine, "Cluster", Grid)
     monkeypatch.setattr(ray_engine, "WorkerSlot", SlowToClose)

@@ -59,6 +59,7 @@ async def test_a_slot_there_evaluates_and_is_replaced_after_a_cut(tmp_path: Path
         assert all_gone(there)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(SSHD is None, reason="OpenSSH's server is not installed")
 def test_an_openssh_server_serves_an_evaluation_before_and_after_a_cut(tmp_path: Path) -> None:
     with openssh_server(tmp_path, "emulated:h100") as (url, server):
@@ -89,6 +90,7 @@ def test_a_cluster_has_its_own_machines() -> None:
         RayEngine("ssh://box/cuda:0", address=None)
 
 
+@pytest.mark.slow
 def test_each_gpu_of_each_machine_is_a_slot() -> None:
     engine = LocalEngine("ssh://a/cuda:0,cuda:1,ssh://me@b/cuda:0", compilers=2)
     assert [slot.name for slot in engine.slots()] == ["ssh://a/cuda:0", "ssh://a/cuda:1", "ssh://me@b/cuda:0"]

@@ -124,6 +124,7 @@ def test_cooperative_launches(device: Device, make: Make) -> None:
         np.testing.assert_array_equal(floats(result.outputs[0]), (x + 1)[::-1])
 
 
+@pytest.mark.slow
 def test_thread_block_clusters(device: Device, make: Make) -> None:
     x = randoms(8)
     result = ran(device, make, CLUSTER, CLUSTER_PLAN, x)

@@ -139,6 +139,7 @@ def test_a_fault_has_its_kind_and_the_next_candidate_is_unaffected(
     assert passes(device, make)
 
 
+@pytest.mark.slow
 def test_a_kernel_that_never_ends_is_a_timeout_and_the_next_candidate_is_unaffected(device: Device, make: Make) -> None:
     x = randoms(4)
     plan, artifact = make(plans.SPIN, plans.SPIN_PLAN, x)

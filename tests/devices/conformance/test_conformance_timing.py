@@ -12,6 +12,7 @@ from tests.devices.cuda.plans import ADD, ADD_PLAN, Make, floats, randoms, reque
 pytestmark = pytest.mark.usefixtures("timing")
 
 
+@pytest.mark.slow
 def test_every_set_is_run_in_every_sample(device: Device, make: Make) -> None:
     pairs = [(randoms(3000, seed=2 * k), randoms(3000, seed=2 * k + 1)) for k in range(3)]
     plan, artifact = make(ADD, ADD_PLAN, *pairs[0])
@@ -92,6 +93,7 @@ def test_mutated_inputs_start_as_given(device: Device, make: Make) -> None:
         armed.close()
 
 
+@pytest.mark.slow
 def test_coverage_counts_own_kernels_alone(device: Device, make: Make) -> None:
     if not device.capabilities.library:
         pytest.skip(f"{device.name} calls no torch operators")

@@ -51,6 +51,7 @@ def test_a_sample_runs_every_set_once(compiler: Compiler, device: SoftwareDevice
     assert times[1] == pytest.approx(3 * times[0])
 
 
+@pytest.mark.slow
 def test_the_flush_is_part_of_a_sample_and_can_be_taken_out(compiler: Compiler, device: SoftwareDevice) -> None:
     a, b = randoms(1000), randoms(1000)
     plan = resolve(ADD_PLAN, [a, b])
@@ -145,6 +146,7 @@ def test_a_write_that_only_timed_samples_do_is_found(compiler: Compiler, device:
         assert caught.value.fault.kind == "sanitizer"
 
 
+@pytest.mark.slow
 def test_a_module_variable_that_nobody_can_watch_refuses_to_be_timed(compiler: Compiler, device_of: DeviceOf) -> None:
     x = randoms(16)
     plan = resolve(plans.COUNTER_PLAN, [x])
@@ -163,6 +165,7 @@ extern "C" __global__ void add(const float* a, const float* b, float* out, int n
 """
 
 
+@pytest.mark.slow
 def test_variables_that_no_instruction_writes_need_not_be_found(compiler: Compiler, device_of: DeviceOf) -> None:
     """Every kernel with a sine has such tables, and NVRTC 13 gives their symbols no global name."""
     a, b = randoms(300), randoms(300, seed=1)
@@ -231,6 +234,7 @@ def test_coverage_is_the_share_of_own_kernels(compiler: Compiler, device: Softwa
         np.testing.assert_allclose(floats(armed.outputs()[0][0]).reshape(12, 12), a @ b + a, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_fault_while_timed_ends_the_runner_alone(compiler: Compiler, device: SoftwareDevice) -> None:
     source = """
     extern "C" __global__ void add(const float* a, const float* b, float* out, int n) {
@@ -331,6 +335,7 @@ CHEATS = {
 FLUSHES = [{}, {"flush_bytes": 1 << 16}, {"flush_bytes": 1 << 16, "flush_each": True}]
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("cheat", CHEATS.values(), ids=CHEATS)
 @pytest.mark.parametrize("flush", FLUSHES)

@@ -36,6 +36,7 @@ def a_good_candidate_passes(compiler: Compiler, device: SoftwareDevice) -> None:
         np.testing.assert_array_equal(floats(ran.outputs[0]), a + b)
 
 
+@pytest.mark.slow
 def test_a_build_runs_in_a_confined_child(compiler: Compiler, device: SoftwareDevice) -> None:
     a, b = randoms(5000), randoms(5000, seed=1)
     plan = resolve(ADD_PLAN, [a, b])
@@ -114,6 +115,7 @@ def test_the_device_is_what_its_driver_says(device: SoftwareDevice) -> None:
     assert facts.keys() - unclocked.keys() == {"clock", "fp32", "memory bandwidth"}
 
 
+@pytest.mark.slow
 def test_a_gpu_that_nothing_can_be_compiled_for_is_refused_when_it_is_opened(device_of: DeviceOf) -> None:
     with device_of("create_unknown") as device:
         for use in (device.start, device.identity, lambda: device.arch):
@@ -123,6 +125,7 @@ def test_a_gpu_that_nothing_can_be_compiled_for_is_refused_when_it_is_opened(dev
                 use()
 
 
+@pytest.mark.slow
 def test_a_lost_context_is_a_crash_and_the_next_candidate_is_unaffected(
     compiler: Compiler, device: SoftwareDevice
 ) -> None:
@@ -148,6 +151,7 @@ def test_a_hang_is_a_timeout_and_the_next_candidate_is_unaffected(compiler: Comp
     a_good_candidate_passes(compiler, device)
 
 
+@pytest.mark.slow
 def test_a_runner_that_dies_is_a_crash_and_is_replaced(compiler: Compiler, device_of: DeviceOf) -> None:
     x = randoms(4)
     plan = resolve(plans.TRAP_PLAN, [x])
@@ -158,6 +162,7 @@ def test_a_runner_that_dies_is_a_crash_and_is_replaced(compiler: Compiler, devic
         a_good_candidate_passes(compiler, device)
 
 
+@pytest.mark.slow
 def test_out_of_device_memory_is_a_verdict_and_the_next_candidate_is_unaffected(
     compiler: Compiler, device_of: DeviceOf
 ) -> None:
@@ -250,6 +255,7 @@ def test_no_context_is_made_while_the_gpu_is_timed(compiler: Compiler) -> None:
             device.runners.release()
 
 
+@pytest.mark.slow
 def test_sessions_run_side_by_side(compiler: Compiler, device: SoftwareDevice) -> None:
     a, b = randoms(1000), randoms(1000, seed=1)
     plan = resolve(ADD_PLAN, [a, b])

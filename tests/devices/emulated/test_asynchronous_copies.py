@@ -41,6 +41,7 @@ X = np.random.default_rng(3).integers(1, 9, (5, 128, 4)).astype(np.float32)
 RIGHT = X.sum((0, 2))[::-1]
 
 
+@pytest.mark.slow
 def test_a_pipeline_of_tiles_gets_its_values_and_is_counted() -> None:
     y = np.zeros(128, np.float32)
     report = cuda(TILES).run(1, 128, X, y, 5, racecheck=True)
@@ -61,6 +62,7 @@ def test_tiles_that_nobody_waits_for_are_poison(poison: int, tiles: int) -> None
     assert np.array_equal(y, np.full(128, 4 * tiles * value), equal_nan=True)
 
 
+@pytest.mark.slow
 def test_a_group_arrives_at_the_wait_that_covers_it() -> None:
     """Groups of one copy each; what a wait leaves pending is still poison, and so is what was never committed."""
     source = (

@@ -21,6 +21,7 @@ def ran(source: str, a: np.ndarray, b: np.ndarray, **changes: object) -> RunResu
     return runner(MAP + source, spec=B200, arch="compute_100a", registers=64).run(request)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 def test_products_of_every_size_are_right(size: tuple[int, int, int]) -> None:
     a, b = operands(*size)

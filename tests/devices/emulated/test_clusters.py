@@ -221,6 +221,7 @@ def device() -> harness.Device:
     return harness.cuda(SOURCE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("grid", "cluster"),
     [((8, 1, 1), (2, 1, 1)), ((4, 6, 2), (2, 3, 1)), ((2, 2, 4), (1, 2, 4)), ((3, 2, 1), (1, 1, 1))],

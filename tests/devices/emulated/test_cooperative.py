@@ -83,6 +83,7 @@ def device() -> harness.Device:
     return harness.cuda(SOURCE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n", "rounds"), [(1000, 3), (64, 1), (5000, 4)])
 def test_every_block_sees_what_all_blocks_wrote_before_the_barrier(device: harness.Device, n: int, rounds: int) -> None:
     a = np.random.default_rng(n).standard_normal(n).astype(np.float32)

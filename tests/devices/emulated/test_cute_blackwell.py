@@ -129,6 +129,7 @@ def device(open_warm: Callable[..., Compiler]) -> Device:
     return Device(built.ptx.decode())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case)))
 def test_products_in_cute_are_right(device: Device, case: tuple[str, int, int, bool, str, int]) -> None:
     """Rows or columns of the matrices may be adjacent in shared memory."""

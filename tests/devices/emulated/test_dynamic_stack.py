@@ -101,6 +101,7 @@ def test_what_a_function_allocated_is_free_when_it_returns() -> None:
     assert (y == 20 * x.sum()).all()
 
 
+@pytest.mark.slow
 def test_a_function_that_recurs_allocates_for_each_call() -> None:
     x, y = np.arange(20, dtype=np.int32), np.zeros(32, np.int32)
     cuda(FUNCTION.replace("RECURSE", "n > 1 ? total(x, n - 1) : 0")).run(1, 32, x, y, 20)

@@ -52,6 +52,7 @@ def forward(x):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(select_tier().tier == "none", reason="no jail tier works on this machine")
 @pytest.mark.parametrize("spec", ONE_OF_EACH.values(), ids=lambda spec: spec.arch)
 def test_a_kernel_is_built_for_the_architecture_and_runs(
@@ -77,6 +78,7 @@ def test_a_kernel_is_built_for_the_architecture_and_runs(
     assert 0 < performance.time_us < 100
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("spec", SPECS.values(), ids=lambda spec: spec.key)
 def test_the_time_of_a_kernel_is_modelled_between_the_peak_and_a_few_times_it(spec: DeviceSpec) -> None:
     """An addition of 12 MiB: from DRAM it takes no less than its bytes at the peak, and not far more."""

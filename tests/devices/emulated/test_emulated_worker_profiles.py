@@ -148,6 +148,7 @@ def test_whatever_reads_host_memory_is_counted_on_the_link(how: str) -> None:
     assert "host memory" in below_least(profiled, SIZE_FACTS.model_copy(update={"host_bytes": 4352}))
 
 
+@pytest.mark.slow
 def test_blocks_of_an_sm_share_its_l1_for_host_memory_too() -> None:
     """A block reads its 16 KiB four times, and so do 24 side by side: the L1 keeps as much as of device memory."""
     source = """extern "C" __global__ void again(const float4* a, float* out) {
@@ -228,6 +229,7 @@ def test_sampled_softmax_reads_each_row_once_from_dram() -> None:
     assert excess(profiled) == pytest.approx(1, rel=0.01)
 
 
+@pytest.mark.slow
 def test_a_block_reads_all_that_it_touches_though_the_l2_keeps_less() -> None:
     source = """
 extern "C" __global__ void sums(const float* x, float* out, int d) {
@@ -268,6 +270,7 @@ def forward(x, y):
 """
 
 
+@pytest.mark.slow
 def test_data_that_all_blocks_read_stay_in_the_l2() -> None:
     n, blocks = 1 << 20, 264
     arrays = randoms(n), randoms(blocks * 1024)
@@ -434,6 +437,7 @@ def test_sampled_intermediates_are_accounted_for_alike() -> None:
     assert profiled.value("dram__bytes_write.sum") == pytest.approx(12 * n, rel=0.01)
 
 
+@pytest.mark.slow
 def test_sampled_launches_on_the_rows_of_a_tensor_read_and_write_each_row() -> None:
     """Each of 40 launches, of which 16 run, is on rows that no other one has read."""
     rows, columns = 40, 32768

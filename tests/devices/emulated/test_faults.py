@@ -237,6 +237,7 @@ def test_neighbouring_bytes_of_a_word_may_be_written_by_different_warps(kind: st
     assert {(f.kind, f.source_line) for f in report.faults} == {("shared_race", 4)}
 
 
+@pytest.mark.slow
 def test_a_byte_of_a_word_that_another_warp_wrote_or_reads_is_a_race() -> None:
     source = """extern "C" __global__ void k(int* y, int part) {
   __shared__ union { int words[32]; unsigned char bytes[128]; } s;

@@ -102,6 +102,7 @@ TOTALS = {"total_by_tree<512, 20>": (512, 1, 20), "total_by_shuffles<1024, 16>":
           "total_by_shared_atomics<1024, 16, true>": (1024, 4, 16)}  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("entry", TOTALS)
 def test_totals_are_those_of_numpy(entry: str) -> None:
     threads, width, each = TOTALS[entry]

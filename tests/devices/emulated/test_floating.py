@@ -334,6 +334,7 @@ def test_the_worst_errors_are_far_and_to_both_sides(
     assert np.mean(np.abs(errors(0)[~exact]) >= error) < 0.3
 
 
+@pytest.mark.slow
 def test_what_the_tables_list_stays_exact_with_every_variation() -> None:
     powers = 2.0 ** np.arange(-20, 21)
     special = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, -1.0, 1.0])
@@ -432,6 +433,7 @@ def test_large_sine_arguments_use_the_slow_path() -> None:
 PI_TIMES_TWO = Fraction(6283185307179586476925286766559005768394338798750211641949889184615, 10**66)
 
 
+@pytest.mark.slow
 def test_double_precision_functions() -> None:
     source = """extern "C" __global__ void k(const double* x, double* y) {
   int i = threadIdx.x;
@@ -450,6 +452,7 @@ def test_double_precision_functions() -> None:
     assert np.array_equal(y[256:], want[256:])
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(
     st.lists(st.tuples(*[st.integers(0, 2**32 - 1)] * 2), min_size=1, max_size=64),

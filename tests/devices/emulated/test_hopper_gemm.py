@@ -26,6 +26,7 @@ def product_of(result: RunResult, m: int, n: int) -> np.ndarray:
     return np.frombuffer(bytes(result.outputs[0]), np.float32).reshape(m, n)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("cluster", [False, True])
 def test_products_of_every_size_are_right(size: tuple[int, int, int], cluster: bool) -> None:
@@ -72,6 +73,7 @@ def test_a_profile_counts_the_tiles_and_the_products() -> None:
     assert kernel.dram_read_bytes == a.nbytes + b.nbytes
 
 
+@pytest.mark.slow
 def test_a_part_of_the_output_needs_few_blocks() -> None:
     a, b = operands(512, 512, 128)
     plan = resolve(PLAN, (a, b))

@@ -812,6 +812,7 @@ def counters(name: str, case: Case, launched: LaunchReport) -> dict[str, float]:
     return {metric: metrics.get(OTHER_NAMES.get(metric, metric), 0.0) for metric in COMPARED}
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(14)
 @pytest.mark.parametrize(("name", "case"), CASES, ids=[f"{name}-{case.kernel}" for name, case in CASES])
 def test_a_kernel_computes_what_numpy_does_and_counts_what_an_h100_does(name: str, case: Case) -> None:

@@ -85,6 +85,7 @@ def test_a_kernel_reads_what_an_operator_wrote(ran: Ran, arrays: list[Any]) -> N
     assert result.thread_instructions
 
 
+@pytest.mark.slow
 def test_setup_may_call_one(device: EmulatedDevice, compiler: Compiler) -> None:
     x, a = randoms(N, N), randoms(N, N, seed=2)
     plan = resolve(SETUP_PLAN, [x], {"a": a}, library=OPERATORS)

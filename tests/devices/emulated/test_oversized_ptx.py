@@ -19,6 +19,7 @@ def calls(depth: int, per_function: int, end: str) -> str:
     return "\n".join(functions)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "declarations",
     [calls(40, 2, "ret;"), calls(40, 2, ""), calls(2000, 1, "ret;")],

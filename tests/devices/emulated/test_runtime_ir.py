@@ -83,6 +83,7 @@ def test_functions_call_each_other_intrinsics_and_builtins() -> None:
     assert target.value == 9
 
 
+@pytest.mark.slow
 def test_a_function_that_calls_itself_is_refused() -> None:
     with pytest.raises(TypeError, match="calls itself"):
         runtime_ir.library([endless])

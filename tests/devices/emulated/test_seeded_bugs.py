@@ -27,6 +27,7 @@ def test_the_corpus_is_large_and_its_names_differ() -> None:
     assert len({case.name for case in CASES}) == len(CASES)
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(10)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.kind}: {case.name}")
 def test_a_seeded_bug_is_found_and_its_twin_is_clean(emulator: Emulator, case: SeededBug) -> None:

@@ -61,6 +61,7 @@ def run_lines(lines: list[str], arch: str, *inputs: np.ndarray) -> np.ndarray:
     return y
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arch", ["compute_80", "compute_90a", "compute_120a"])
 @pytest.mark.parametrize("count", [2, 4])
 def test_simd_intrinsics(count: int, arch: str) -> None:
@@ -175,6 +176,7 @@ def test_saturating_products(option: str) -> None:
         assert g == want % (1 << 32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ftz", ["", ".ftz"])
 def test_pairs_of_single_floats(ftz: str) -> None:
     a, b, c = (patterns(32) for _ in range(3))

@@ -216,6 +216,7 @@ TYPES = [("f32", "f16", "f16"), ("f16", "f16", "f16"), ("f32", "bf16", "bf16"), 
          ("f32", "e4m3", "e5m2"), ("f16", "e5m2", "e4m3"), ("s32", "s8", "u8"), ("s32", "u8", "u8")]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("total", "kind", "b_kind"), TYPES)
 def test_sparse_products_of_a_warpgroup(total: str, kind: str, b_kind: str) -> None:
     wide = kind in ("e4m3", "e5m2", "s8", "u8")

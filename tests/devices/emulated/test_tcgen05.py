@@ -32,6 +32,7 @@ TYPES = [
 ]  # fmt: skip
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(("m", "n"), [(64, 16), (128, 64)])
 @pytest.mark.parametrize("types", TYPES, ids=".".join)
 def test_products_of_every_type(types: tuple[str, str, str, str], m: int, n: int) -> None:
@@ -205,7 +206,7 @@ def every_move() -> Iterator[tuple[str, int, bool]]:
                     yield shape, number, packed
 
 
-@pytest.mark.one_in(5)
+@pytest.mark.one_in(20)
 @pytest.mark.parametrize("load", [True, False], ids=["ld", "st"])
 @pytest.mark.parametrize(("shape", "number", "packed"), list(every_move()))
 def test_loads_and_stores_of_every_shape(shape: str, number: int, packed: bool, load: bool) -> None:

@@ -133,6 +133,7 @@ TYPES = [
 ]  # fmt: skip
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("a", ["128B", "tensor"])
 @pytest.mark.parametrize("m", [128, 256])
 @pytest.mark.parametrize("types", TYPES, ids=".".join)
@@ -210,6 +211,7 @@ FIRST_OF_PAIR = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("address", FIRST_OF_PAIR)
 @pytest.mark.parametrize("size", [(256, 128, 64), (400, 136, 200), (256, 384, 512)])
@@ -242,6 +244,7 @@ def test_mistakes_of_pairs_are_faults(right: str) -> None:
     assert any(message in fault.message for fault in result.faults), [fault.message for fault in result.faults]
 
 
+@pytest.mark.slow
 def test_ptxas_assembles_every_form(tmp_path: Path) -> None:
     texts = {PairCase(*types, 256, 32, a=a).text for types in TYPES for a in ("128B", "tensor")}
     texts.add(PairCase(*F16, 256, 32, lanes=(1, 2, 3, 4)).text)

@@ -150,6 +150,7 @@ KINDS = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(4)
 @pytest.mark.parametrize("a", ["128B", "tensor"])
 @pytest.mark.parametrize(("kind", "vectors", "qualifier", "small"), KINDS)

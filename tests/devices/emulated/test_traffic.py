@@ -115,6 +115,7 @@ def test_a_matmul_larger_than_the_l2_is_refetched_by_every_wave() -> None:
     assert 0.5 * compulsory < traffic.refetched < 2 * compulsory
 
 
+@pytest.mark.slow
 @given(st.sets(st.integers(0, 300)), st.sets(st.integers(0, 300)), st.integers(0, 300), st.integers(0, 300))
 def test_a_set_of_sectors_is_a_set(some: set[int], other: set[int], first: int, end: int) -> None:
     sets = [Sectors.of(np.array(list(numbers), np.int64)) for numbers in (some, other)]
@@ -261,6 +262,7 @@ def test_chunks_lie_anywhere_in_equal_parts_of_the_grid_but_its_last_block(
 GRIDS = st.tuples(st.integers(1, 40), st.integers(1, 40), st.integers(1, 5))
 
 
+@pytest.mark.slow
 @given(GRIDS, st.integers(0, 30), st.integers(0, 1000), st.data())
 def test_edges_stand_for_the_blocks_at_ends_that_do_something_else(
     grid: tuple[int, int, int], affordable: int, seed: int, data: st.DataObject

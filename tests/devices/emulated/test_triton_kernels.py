@@ -56,6 +56,7 @@ def normal(*shape: int, dtype: str = "float32") -> Array:
     return RANDOM.standard_normal(shape).astype(dtype)
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("n", [1, 1024, 5000])
 def test_vector_add(run: Callable[..., list[Array]], n: int) -> None:
@@ -120,6 +121,7 @@ def test_attention(run: Callable[..., list[Array]], heads: int, n: int, d: int) 
     np.testing.assert_allclose(out, expected.reshape(-1), 5e-3, 5e-3)
 
 
+@pytest.mark.slow
 def test_grouped_gemm(run: Callable[..., list[Array]]) -> None:
     sizes = np.array([[64, 32, 16], [40, 33, 50], [7, 70, 24]], dtype="int32")
     lefts = [normal(m, k, dtype="float16") for m, _, k in sizes]

@@ -49,6 +49,7 @@ def test_a_reduction_without_a_synchronisation_is_a_race(body: str, qualifier: s
     assert faults(body.replace("SYNC", 'asm volatile("" ::: "memory");'), qualifier) == {"warp_race"}
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("qualifier", ["", "volatile"])
 @pytest.mark.parametrize("body", [REDUCTION, FIXED])
@@ -96,6 +97,7 @@ def test_atomics_race_with_plain_accesses_only() -> None:
     assert faults(f"{clear} {SYNC} {add} {read}") == {"warp_race"}
 
 
+@pytest.mark.slow
 def test_a_mask_orders_the_lanes_that_it_names() -> None:
     halves = "unsigned half = t < 16 ? 0xffffu : 0xffff0000u; s[t] = v; __syncwarp(half); v = s[t ^ {}];"
     assert faults(halves.format(1)) == set()

@@ -179,6 +179,7 @@ TYPES = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("n", [8, 64])
 @pytest.mark.parametrize(("total", "a_type", "b_type"), TYPES)
@@ -217,6 +218,7 @@ def test_operands_are_negated(signs: tuple[int, int]) -> None:
     Case("f32", "f16", "f16", 16, signs=signs).check()
 
 
+@pytest.mark.slow
 def test_the_accumulator_may_begin_at_zero_and_saturate() -> None:
     Case("f32", "f16", "f16", 16).check(keep=0)
     case = Case("s32", "u8", "u8", 16, option=".satfinite")

@@ -411,6 +411,7 @@ def test_of_threads_that_do_nothing_together_those_behind_the_elements_run(
     assert 12 * executed[0] < executed[1]
 
 
+@pytest.mark.slow
 def test_single_threads_write_an_output_where_the_blocks_behind_an_element_take_too_long(
     ptx: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -432,6 +433,7 @@ def test_single_threads_write_an_output_where_the_blocks_behind_an_element_take_
     assert "the blocks behind one element" in run_part(ptx, steps, sums, [5]).reason
 
 
+@pytest.mark.slow
 def test_blocks_that_fewer_elements_need_too_are_tried_once(ptx: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As with a batch norm: every element needs all blocks of the product."""
     steps = [GEMM, step("sums_of_rows", (1, 1, 1), 32, "b2", "b3", 1, M * N)]
@@ -487,6 +489,7 @@ def test_a_thread_is_named_where_one_is_asked_for(ptx: str) -> None:
     assert (numbers == np.arange(1000) % 280 + 1).all()
 
 
+@pytest.mark.slow
 def test_large_sets_take_memory_where_they_have_numbers() -> None:
     numbers = np.unique(np.random.default_rng(3).integers(0, 1 << 31, 3000))
     bits = _Bits(1 << 31)

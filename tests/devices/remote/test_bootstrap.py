@@ -71,6 +71,7 @@ def hosts(tmp_path: Path) -> Path:
     return tmp_path / ".cache/kernelforge/hosts"
 
 
+@pytest.mark.slow
 def test_packages_go_with_a_newer_one_unless_a_worker_uses_them(tmp_path: Path, hosts: Path) -> None:
     def packages() -> set[str]:
         return {path.name for path in hosts.iterdir() if path.name != "lock"}

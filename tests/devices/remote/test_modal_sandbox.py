@@ -58,6 +58,7 @@ def test_the_client_has_modal_keys_and_no_others(monkeypatch: pytest.MonkeyPatch
     assert "canary" not in environment.values()
 
 
+@pytest.mark.slow
 @needs_modal
 def test_modal_takes_the_image_and_the_options() -> None:
     import modal

@@ -80,6 +80,7 @@ def softmax() -> dict[str, results.TestedMutant]:
     return {mutant.mutant: mutant for mutant in tested}
 
 
+@pytest.mark.slow
 def test_inputs_of_a_generator_reject_what_the_tasks_own_do_not(softmax: dict[str, results.TestedMutant]) -> None:
     mutant = softmax["no-max@_softmax"]
     assert (mutant.by_first, mutant.by_tests, mutant.by_check) == (False, ("far_below",), True)
@@ -95,6 +96,7 @@ def test_a_generator_that_returns_the_tasks_own_inputs_adds_nothing(softmax: dic
     assert any(not mutant.by_first for mutant in softmax.values())
 
 
+@pytest.mark.slow
 def test_the_audit_and_the_score_run_the_same_mutants(softmax: dict[str, results.TestedMutant]) -> None:
     audit = MutationAudit(ReferenceRunner(SOFTMAX)).audit(200)
     assert {m.mutant: m.outcome == "killed" for m in audit.mutants} == {m.mutant: m.by_check for m in softmax.values()}

@@ -51,6 +51,7 @@ def test_rounds_that_are_alike_count_for_less() -> None:
     assert coverage(40, rho=0.4) >= 0.9
 
 
+@pytest.mark.slow
 def test_an_interval_of_a_median_holds_it_when_samples_of_a_cluster_are_alike() -> None:
     rng = np.random.default_rng(3)
     covered = 0

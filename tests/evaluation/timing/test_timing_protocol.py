@@ -100,6 +100,7 @@ def test_the_interval_holds_the_true_ratio_as_often_as_it_says() -> None:
     assert coverage(200) >= 0.9
 
 
+@pytest.mark.slow
 def test_a_drift_that_both_sides_share_cancels() -> None:
     assert coverage(24, lambda seconds: 1 + 0.2 * seconds) >= 0.9
 

@@ -211,6 +211,7 @@ def test_an_ncu_that_does_not_know_a_chips_name_is_asked_for_the_gpu_itself(
     ncu._selection.cache_clear()
 
 
+@pytest.mark.slow
 def test_a_profiler_that_hangs_is_stopped_and_stood_in_for(
     profiled: Callable[..., Profile], scene: Stage, stood_in: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -229,6 +230,7 @@ def unreplayable(scene: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fallback_profile, "replay_command", lambda folder: ["/bin/sh", "-c", "echo no CUDA; exit 1"])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unreplayable")
 def test_where_nothing_can_be_replayed_the_profile_is_the_emulators_and_says_so(
     profiled: Callable[..., Profile],

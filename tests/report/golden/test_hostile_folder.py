@@ -19,6 +19,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return outside
 
 
+@pytest.mark.slow
 def test_no_name_leads_out_of_the_folder(folder: Path):
     files = [path for path in folder.rglob("*") if path.is_file()]
     assert all(path.is_relative_to(folder / "a" / "b" / "report") for path in files)

@@ -61,6 +61,7 @@ def test_a_shown_command_works_as_given(main: Main, tmp_path: Path) -> None:
     assert str(tmp_path) not in "".join(page.read_text() for page in (tmp_path / "web").rglob("*.html"))
 
 
+@pytest.mark.slow
 def test_the_terminal_tells_the_same_commands(main: Main, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     golden_store(tmp_path / FOLDER, "modelled")
     attempt = f"kernelforge show {RUN}/softmax/05 --messages --results '{FOLDER}'"
@@ -70,6 +71,7 @@ def test_the_terminal_tells_the_same_commands(main: Main, tmp_path: Path, monkey
     assert attempt in main("show", f"{RUN}/softmax/5")[1]
 
 
+@pytest.mark.slow
 def test_the_usual_folder_needs_no_name(main: Main, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     golden_store(tmp_path / "results", "modelled")
     monkeypatch.setenv("COLUMNS", "200")

@@ -52,6 +52,7 @@ def test_every_link_leads_to_a_page_a_part_of_one_an_asset_or_data(site):
     assert links > 100
 
 
+@pytest.mark.slow
 def test_every_page_can_be_reached_from_the_front_page(site):
     result, parsed = site
     seen, todo = set(), ["index.html"]

@@ -74,6 +74,7 @@ def test_a_new_report_takes_the_place_of_the_old_one_and_leaves_nothing_beside_i
     assert [path.name for path in report.parent.iterdir()] == ["report"]
 
 
+@pytest.mark.slow
 def test_a_report_that_cannot_be_finished_leaves_the_old_one_as_it_was(report: Path, monkeypatch: pytest.MonkeyPatch):
     before = tree_of(report)
     broken = Site([golden_records("measured-a")])
@@ -127,6 +128,7 @@ def test_what_a_kill_left_goes_with_the_next_report(site: Site, report: Path):
     assert [path.name for path in report.parent.iterdir()] == ["report"]
 
 
+@pytest.mark.slow
 def test_the_old_report_is_in_its_place_until_the_new_one_is(site: Site, report: Path, monkeypatch: pytest.MonkeyPatch):
     renamed: list[Path] = []
     monkeypatch.setattr(Path, "rename", lambda path, to: renamed.append(path))
@@ -136,6 +138,7 @@ def test_the_old_report_is_in_its_place_until_the_new_one_is(site: Site, report:
     assert not (report / "runs" / "stale.html").exists()
 
 
+@pytest.mark.slow
 def test_where_folders_cannot_trade_places_it_takes_two_steps(
     site: Site, report: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -206,6 +209,7 @@ def test_an_empty_folder_may_become_a_report(site: Site, tmp_path: Path):
     assert (tmp_path / "empty").stat().st_mode & 0o777 == 0o755
 
 
+@pytest.mark.slow
 def test_one_file_holds_every_page_once_and_links_within_itself(site: Site, tmp_path: Path):
     size = write_file(site, tmp_path / "all.html")
     text = (tmp_path / "all.html").read_text()
@@ -221,6 +225,7 @@ def test_one_file_holds_every_page_once_and_links_within_itself(site: Site, tmp_
     assert not [element for element in tree.all() if "src" in element.attributes]
 
 
+@pytest.mark.slow
 def test_scripts_and_styles_of_one_file_are_those_that_its_policy_names(site: Site, tmp_path: Path):
     write_file(site, tmp_path / "all.html")
     tree = parse((tmp_path / "all.html").read_text())
@@ -235,6 +240,7 @@ def test_scripts_and_styles_of_one_file_are_those_that_its_policy_names(site: Si
     assert named["style-src"] == hashes("style")
 
 
+@pytest.mark.slow
 def test_a_file_that_is_no_report_is_left_alone_and_one_that_is_is_replaced(site: Site, tmp_path: Path):
     own_rows = tmp_path / "mine.html"
     own_rows.write_text("<p>years of work")
@@ -302,6 +308,7 @@ def test_it_opens_what_it_wrote(command: Run, results: Path, tmp_path: Path, mon
     assert (tmp_path / "opened").read_text().strip() == out[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "messages"),
     [
@@ -322,6 +329,7 @@ def test_bad_input_is_one_line(command: Run, results: Path, tmp_path: Path, word
     assert os.listdir(tmp_path / "mine") == ["thesis.tex"]
 
 
+@pytest.mark.slow
 def test_a_results_folder_without_runs_is_one_line(command: Run, tmp_path: Path):
     with Store.open(tmp_path / "kernelforge.db"):
         pass

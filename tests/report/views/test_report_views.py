@@ -117,6 +117,7 @@ def test_lineage_is_a_tree_with_the_change_of_the_named_metric():
     assert [node.best for node in view.lineage] == [False, True, False, False]
 
 
+@pytest.mark.slow
 def test_a_lineage_of_two_hundred_attempts_is_drawn():
     run, task = make_run(), make_task()
     chain = tuple(
@@ -272,6 +273,7 @@ def test_hostile_text_does_not_reach_a_terminal_or_a_page_as_it_is():
     assert "[bold]x[/bold]" in drawn(attempt_lines(attempt_view(attempts[2], attempts[1], messages=True)), width=200)
 
 
+@pytest.mark.slow
 def test_a_megabyte_of_reply_is_shown():
     run = make_run()
     attempt = golden_attempts(run)[0]

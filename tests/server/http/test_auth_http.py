@@ -68,6 +68,7 @@ def statuses(app: FastAPI, requests: list[tuple[str, str]], headers: dict[str, s
     return asyncio.run(all_of_it())
 
 
+@pytest.mark.slow
 def test_every_route_declares_what_it_needs(tmp_path: Path) -> None:
     routes = routes_of(full_app(MinimalService(), tmp_path))
     assert len(routes) > 25
@@ -87,6 +88,7 @@ def test_a_route_without_a_scope_would_be_found() -> None:
     assert not list(needs_of(route.dependant))
 
 
+@pytest.mark.slow
 def test_a_public_server_answers_no_path_at_all_without_a_valid_token(tmp_path: Path, tokens: Tokens) -> None:
     app = full_app(MinimalService(), tmp_path, tokens=tokens, public=True)
     requests = [("GET", "/"), ("GET", "/none"), ("TRACE", "/v1/jobs"), ("OPTIONS", "/v1/jobs"), ("HEAD", "/healthz")]

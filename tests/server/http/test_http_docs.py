@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from kernelforge.client.models import MAX_BATCH, MAX_WAIT_S
 from kernelforge.server.http.errors import CODES
 from kernelforge.server.http.limits import Limits, LongPollLimiter
@@ -18,6 +20,7 @@ from tests.support.minimal_service import MinimalService
 PAGE = (Path(__file__).parents[3] / "docs" / "server.md").read_text()
 
 
+@pytest.mark.slow
 def test_every_route_on_the_page_exists(tmp_path: Path) -> None:
     served = {
         (method, re.sub(r"\{.*?\}", "{}", route.path))
@@ -29,6 +32,7 @@ def test_every_route_on_the_page_exists(tmp_path: Path) -> None:
     assert named <= served
 
 
+@pytest.mark.slow
 def test_every_native_route_is_on_the_page(tmp_path: Path) -> None:
     named = set(re.findall(r"`[A-Z]+ (/[^`?]*)`", PAGE))
     for route in routes_of(full_app(MinimalService(), tmp_path)):

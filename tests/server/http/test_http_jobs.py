@@ -180,6 +180,7 @@ async def test_a_job_is_cancelled_when_who_waits_for_its_reward_goes_away() -> N
         await until(lambda: service.jobs["job-1"].status is JobStatus.CANCELLED)
 
 
+@pytest.mark.slow
 async def test_nothing_is_followed_any_more_when_who_follows_it_goes_away() -> None:
     service = MinimalService()
     async with served(service) as (host, port), httpx2.AsyncClient(base_url=f"http://{host}:{port}") as client:

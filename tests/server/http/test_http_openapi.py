@@ -69,6 +69,7 @@ def test_answers_are_as_documented(schema: Any, checks: list[Any], tag: str, mod
         check()
 
 
+@pytest.mark.slow
 def test_every_body_has_an_example_that_is_valid(schema: Any) -> None:
     """Native bodies only: what trainers send is described by the trainers."""
     bodies = 0

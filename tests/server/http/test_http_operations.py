@@ -192,6 +192,7 @@ async def test_a_testers_reply_is_scored_on_request() -> None:
         assert (await client.post("/v1/tests", json=body)).status_code == 422, fault
 
 
+@pytest.mark.slow
 async def test_the_pages_of_the_api_are_served() -> None:
     client = client_of(MinimalService())
     page, docs, health = [await client.get(path) for path in ("/openapi.json", "/docs", "/healthz")]

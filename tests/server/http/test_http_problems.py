@@ -256,6 +256,7 @@ HALVES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sent", HALVES.values(), ids=HALVES)
 async def test_half_open_connections_lock_nobody_out(sent: bytes) -> None:
     limits = Limits(connections=20, head_s=10 * WAIT_S, body_s=10 * WAIT_S)

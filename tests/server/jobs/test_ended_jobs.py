@@ -49,6 +49,7 @@ def recompute(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatc
     return json.loads(output.out)["rows"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("measures", [False, True])
 def test_every_policy_gives_again_what_the_server_answered(
     tmp_path: Path, measures: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

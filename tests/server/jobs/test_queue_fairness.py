@@ -28,6 +28,7 @@ def take(queue: FairQueue[str]) -> str:
     return item
 
 
+@pytest.mark.slow
 @given(weights=WEIGHTS, turns=st.integers(1, 120))
 def test_runs_that_all_have_work_are_served_in_proportion_to_their_weights(weights: list[float], turns: int) -> None:
     queue: FairQueue[str] = FairQueue()
@@ -41,6 +42,7 @@ def test_runs_that_all_have_work_are_served_in_proportion_to_their_weights(weigh
             assert apart <= 1 / weight + 1 / other + 1e-9
 
 
+@pytest.mark.slow
 @given(
     costs=st.tuples(st.floats(0.1, 10), st.floats(0.1, 10)),
     weights=st.tuples(st.floats(0.1, 10), st.floats(0.1, 10)),
@@ -58,6 +60,7 @@ def test_shares_are_of_cost_and_not_of_works(
     assert abs(spent[0] - spent[1]) <= sum(costs[index] / weights[index] for index in range(2)) + 1e-6
 
 
+@pytest.mark.slow
 @given(
     arrivals=st.lists(
         st.tuples(st.sampled_from(["a", "b", "c"]), st.integers(-10, 10), st.booleans()), min_size=1, max_size=80
@@ -186,6 +189,7 @@ def test_more_runs_give_a_caller_no_more_turns_and_its_runs_share_them_by_weight
     assert [served[f"run {number}"] for number in range(10)] == [4, *[2] * 9]
 
 
+@pytest.mark.slow
 @given(shares=WEIGHTS, runs=st.lists(st.integers(1, 5), min_size=6, max_size=6), turns=st.integers(1, 120))
 def test_callers_are_served_in_proportion_to_their_shares(shares: list[float], runs: list[int], turns: int) -> None:
     queue: FairQueue[str] = FairQueue()

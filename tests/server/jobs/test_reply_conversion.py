@@ -36,6 +36,7 @@ def asking(completion: str, **fields: object) -> JobRequest:
     return JobRequest.model_validate({"task": "core/gelu", "completion": completion, **fields})
 
 
+@pytest.mark.slow
 async def test_a_model_new_is_the_candidate_that_it_converts_to(tmp_path: Path) -> None:
     engine = InProcessEngine()
     converted = convert(model_new()).candidate
@@ -71,6 +72,7 @@ async def test_a_converted_job_and_what_was_noted_of_it_are_known_after_a_restar
         assert list(notes) == after.result.notes
 
 
+@pytest.mark.slow
 async def test_where_it_is_run_what_cannot_be_converted_is_a_candidate_of_its_own_lane(tmp_path: Path) -> None:
     engine = InProcessEngine(modelnew=True)
     async with serving(tmp_path, engine) as service:
@@ -100,6 +102,7 @@ async def test_where_it_is_run_what_cannot_be_converted_is_a_candidate_of_its_ow
     assert (host_row.policy, host_row.reward) == ("modelnew/1", 0.1)
 
 
+@pytest.mark.slow
 async def test_a_model_new_that_the_device_cannot_run_can_be_masked(tmp_path: Path) -> None:
     async with serving(tmp_path, InProcessEngine(modelnew=True)) as service:
         [job] = await ended(service, asking(reply_of(STREAM.replace("2.0f", "LACKS"))))
@@ -107,6 +110,7 @@ async def test_a_model_new_that_the_device_cannot_run_can_be_masked(tmp_path: Pa
     assert job.result.policy == "modelnew/1"
 
 
+@pytest.mark.slow
 async def test_an_open_job_of_the_lane_goes_on_after_a_restart(tmp_path: Path) -> None:
     engine = InProcessEngine(modelnew=True)
     engine.gate.clear()
@@ -120,6 +124,7 @@ async def test_an_open_job_of_the_lane_goes_on_after_a_restart(tmp_path: Path) -
     assert [text.strip() for text in engine.evaluated] == [STREAM.strip()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "reason"),
     [
@@ -161,6 +166,7 @@ async def test_text_that_takes_too_long_to_read_is_a_failure_and_not_a_hung_serv
     assert "out of CPU time" in job.result.feedback
 
 
+@pytest.mark.slow
 async def test_a_machine_that_is_too_busy_to_read_a_text_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -225,6 +231,7 @@ class VaryingTimes(InProcessEngine):
         return super()._evaluation(order, verdict).model_copy(update={"performance": performance})
 
 
+@pytest.mark.slow
 async def test_a_model_new_whose_times_varied_is_converted_and_evaluated_again(tmp_path: Path) -> None:
     engine = VaryingTimes(measures=True)
     async with serving(tmp_path, engine) as service:

@@ -133,6 +133,7 @@ async def test_an_evaluation_on_another_device_is_nobodys_score(tmp_path: Path) 
         assert "a100" in job.result.error.message
 
 
+@pytest.mark.slow
 async def test_many_jobs_end_at_once(tmp_path: Path) -> None:
     engine = InProcessEngine()
     engine.gate.clear()

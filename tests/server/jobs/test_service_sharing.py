@@ -476,6 +476,7 @@ async def test_watching_tells_each_change_and_ends_with_the_last(tmp_path: Path)
         assert sorted(job.id for job in events) == sorted(seen)
 
 
+@pytest.mark.slow
 async def test_a_job_that_was_accepted_is_known_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kernelforge.server.jobs.submission._MAX_STEP_S", 0.0)
 

@@ -49,6 +49,7 @@ def payload(source: str, task_id: str, code: str, **changes: Any) -> dict[str, A
     } | changes
 
 
+@pytest.mark.slow
 def test_its_client_posts_polls_and_fetches(client: httpx2.Client, source: str) -> None:
     task_id = "parallel_task_000001_deadbeef"
     posted = client.post("/evaluate", json=payload(source, task_id, reply("fast class ModelNew")))

@@ -41,6 +41,7 @@ def say(socket: ClientConnection, kind: str, data: Any = None) -> dict[str, Any]
     return answer
 
 
+@pytest.mark.slow
 def test_an_episode_is_a_session_of_turns(socket: ClientConnection) -> None:
     reset = say(socket, "reset", {"task": "core/swish", "turns": 2, "seed": 3, "episode_id": "e1"})
     assert (reset["type"], reset["data"]["reward"], reset["data"]["done"]) == ("observation", None, False)

@@ -37,6 +37,7 @@ def post(client: httpx2.Client, completions: list[str], label: str = "core/swish
     return client.post(f"/openrlhf/reward{path}", content=json.dumps(body).encode(), headers=JSON)
 
 
+@pytest.mark.slow
 def test_one_item_gets_lists_of_one_that_torch_can_take(client: httpx2.Client) -> None:
     answer = post(client, [reply("fast") + "<|im_end|>"]).raise_for_status().json()
     assert answer["rewards"] == answer["scores"] == pytest.approx([0.3 + 0.6931471805599453])

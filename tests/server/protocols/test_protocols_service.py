@@ -30,6 +30,7 @@ async def test_equal_completions_of_a_request_are_evaluated_once(tmp_path: Path)
     assert len(engine.evaluated) == 2
 
 
+@pytest.mark.slow
 async def test_the_sizes_of_a_protocol_are_those_that_the_server_offers(tmp_path: Path) -> None:
     sent = {"prompt": "", "response": completion("a"), "label": "core/gelu"}
     row = {"task": "core/gelu", "sizes": "train"}
@@ -93,6 +94,7 @@ async def test_a_trainer_that_goes_away_frees_the_device(tmp_path: Path) -> None
             await until(lambda: len(engine.freed) == 2)
 
 
+@pytest.mark.slow
 async def test_kernelgyms_ids_hold_through_a_restart(tmp_path: Path) -> None:
     sent = {"task_id": "t 1", "kernel_code": completion("a"), "timeout": 30}
     engine = InProcessEngine()

@@ -30,6 +30,7 @@ def post(client: httpx2.Client, response: str, query: str = "", **changes: Any) 
     )
 
 
+@pytest.mark.slow
 def test_the_answer_is_the_number_itself(client: httpx2.Client) -> None:
     assert post(client, reply() + "<|im_end|>").json() == 0.3
     assert post(client, reply("wrong")).json() == 0.0

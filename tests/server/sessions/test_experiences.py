@@ -53,6 +53,7 @@ def name(experience: Experience) -> str:
     return item.id
 
 
+@pytest.mark.slow
 def test_a_trajectory_is_a_scored_job_or_a_session_that_is_done(client: Client) -> None:
     score(client, "kinds", "a", "TROUBLE b", "WRONG c")
     session = client.session(TASK, turns=2, run_id="kinds", policy_version=4)

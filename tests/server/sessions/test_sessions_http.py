@@ -91,6 +91,7 @@ async def serving(
         await service.close()
 
 
+@pytest.mark.slow
 async def test_a_session_survives_a_restart_and_goes_on_where_it_stood(tmp_path: Path) -> None:
     turns = [completion("WRONG"), completion("4194304"), completion("2097152")]
     async with serving(tmp_path) as server:
@@ -112,6 +113,7 @@ async def test_a_session_survives_a_restart_and_goes_on_where_it_stood(tmp_path:
     assert session["returns"] == pytest.approx([0.4 * (0.3 + 0.4 * 0.3), 0.3 + 0.4 * 0.3, 0.3])
 
 
+@pytest.mark.slow
 async def test_observations_are_deltas_or_whole_prompts(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         full, delta = await server.open(observations="whole"), await server.open()
@@ -144,6 +146,7 @@ async def test_the_turns_of_a_session_check_the_sizes_that_it_was_begun_with(tmp
     assert ["--sizes any" in refusal.json()["error"]["message"] for refusal in refusals] == [True, False, True]
 
 
+@pytest.mark.slow
 async def test_a_turn_has_the_version_of_the_weights_that_wrote_it(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         session = (await server.open(policy_version=3))["id"]
@@ -154,6 +157,7 @@ async def test_a_turn_has_the_version_of_the_weights_that_wrote_it(tmp_path: Pat
         assert versions == [3, 5, 3]
 
 
+@pytest.mark.slow
 async def test_a_candidate_that_the_device_cannot_run_is_a_turn(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         session = (await server.open(turns=3, policy="cuda-agent/1"))["id"]
@@ -208,6 +212,7 @@ async def test_a_numbered_turn_can_be_sent_again(tmp_path: Path) -> None:
             assert (answer.status_code, answer.json()["error"]["code"]) == (409, code)
 
 
+@pytest.mark.slow
 async def test_two_turns_at_once_are_refused_and_the_same_one_is_joined(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         session = (await server.open())["id"]
@@ -224,6 +229,7 @@ async def test_two_turns_at_once_are_refused_and_the_same_one_is_joined(tmp_path
         assert len(server.engine.evaluated) == 1
 
 
+@pytest.mark.slow
 async def test_trouble_of_ours_is_not_a_turn_and_the_turn_may_be_repeated(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         session = (await server.open())["id"]
@@ -330,6 +336,7 @@ async def test_a_session_at_the_limit_takes_the_place_of_the_one_that_is_missed_
         assert await existing(server, fresh, newest) == [True, False]
 
 
+@pytest.mark.slow
 async def test_sessions_that_are_too_large_together_make_room_for_the_newest_turn(tmp_path: Path) -> None:
     """Otherwise they would fill the file that they share with jobs, whose answers would go for them."""
     text = "I thought.\n" * 20_000 + completion("1")  # is kept once; the prompt that follows has the candidate alone
@@ -360,6 +367,7 @@ class LooksBack(RewardPolicy):
         return self.reward(value)
 
 
+@pytest.mark.slow
 async def test_a_policy_is_shown_the_turns_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kernelforge.rewards.policies.POLICIES", {**POLICIES, LooksBack.name: LooksBack()})
 
@@ -374,6 +382,7 @@ async def test_a_policy_is_shown_the_turns_before(tmp_path: Path, monkeypatch: p
         assert len((await server.client.get(f"/v1/sessions/{session['id']}")).json()["turns"]) == 2
 
 
+@pytest.mark.slow
 async def test_a_session_keeps_the_policy_that_it_began_with(tmp_path: Path) -> None:
     async with serving(tmp_path, policy="kevin/1") as server:
         session = await server.open()
@@ -442,6 +451,7 @@ async def test_prompts_and_contrast_sessions_show_what_the_runs_jobs_found(tmp_p
                 assert kind in refused.json()["error"]["message"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("decision", ["confirm", "release"])
 async def test_a_turn_whose_reward_is_withheld_is_a_turn(tmp_path: Path, decision: str) -> None:
     hack = next(case.source for case in shipped_cases() if case.name == "lazy-softmax-one-row")
@@ -472,6 +482,7 @@ async def test_a_turn_whose_reward_is_withheld_is_a_turn(tmp_path: Path, decisio
         assert [sample.reward for sample in samples] == [result["reward"]]
 
 
+@pytest.mark.slow
 async def test_a_session_begins_with_a_kernel_that_its_first_prompt_revises(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         session = await server.open(turns=2, start=completion("WRONG"))

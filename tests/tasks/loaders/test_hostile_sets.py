@@ -282,6 +282,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data(), value=JSON)
 def test_no_value_anywhere_in_a_definition_is_a_bug(tmp_path: Path, data: st.DataObject, value: Any) -> None:

@@ -7,6 +7,7 @@ import pytest
 from tests.devices.cuda.drivers import gpu_scripts, software_cuda
 
 
+@pytest.mark.slow
 def test_the_kernels_of_the_gpu_suite_compile_for_hopper_where_there_is_no_gpu():
     script = """
         from tests.devices.cuda.drivers.gpu_scripts import *
@@ -39,6 +40,7 @@ def test_facts_are_what_the_library_says(software):
     assert 4800 < facts["gbps"] < 5000
 
 
+@pytest.mark.slow
 def test_a_mig_instance_and_clocks_that_nobody_tells(software):
     facts = software(
         """

@@ -80,6 +80,7 @@ def test_clocks_are_worth_no_refusal(monkeypatch):
     discovery.require_packages("cupy")
 
 
+@pytest.mark.slow
 def test_without_nvml_the_drivers_library_is_asked_in_another_process(machine_with_cuda):
     script = LIST.replace(
         "discovery.gpus()]", "discovery.gpus()], 'cupy' in sys.modules, open('/proc/self/maps').read()"
@@ -94,6 +95,7 @@ def test_without_nvml_the_drivers_library_is_asked_in_another_process(machine_wi
     assert "libcuda" not in maps
 
 
+@pytest.mark.slow
 def test_a_driver_that_fails_is_named(machine_with_cuda):
     script = f"""
 try:
@@ -106,6 +108,7 @@ except Exception as error:
     assert text.startswith("CUDA cannot list the GPUs: CUDA_ERROR_INVALID_DEVICE while starting CUDA.")
 
 
+@pytest.mark.slow
 def test_a_driver_without_a_gpu_is_no_gpus(machine_with_cuda):
     assert machine_with_cuda("import sys\nsys.modules['pynvml'] = None\n" + LIST, CUINIT="100") == []
 
@@ -122,6 +125,7 @@ def test_nvml_lists_gpus_with_the_drivers_release(machine_with_nvml):
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_nvml_is_filtered_by_visible_devices(machine_with_nvml):
     gpus = machine_with_nvml(LIST, CUDA_VISIBLE_DEVICES="1")
     assert [(gpu["ordinal"], gpu["uuid"][:12]) for gpu in gpus] == [(0, "GPU-b0b1b2b3")]
@@ -170,6 +174,7 @@ clocks = nvml.read_clocks(os.environ.get("GPU", {uuid!r}))
 UUID = "GPU-b0b1b2b3-b4b5-b6b7-b8b9-babbbcbdbebf"
 
 
+@pytest.mark.slow
 def test_clocks_come_with_their_reasons_but_for_idleness(machine_with_nvml):
     nothing = ("NO_DRIVER=", "NO_POWER=", "GPU=GPU-0", "GPU=MIG-0")
     instance = "GPU=MIG-a0a1a2a3-a4a5-a6a7-a8a9-aaabacadaeaf"
@@ -191,6 +196,7 @@ found = nvml.read_energy(os.environ.get("GPU", {uuid!r}))
 """
 
 
+@pytest.mark.slow
 def test_energy_is_in_joules_since_the_driver_was_loaded(machine_with_nvml):
     nothing = ("NO_DRIVER=", "NO_POWER=", "GPU=GPU-0", "GPU=MIG-a0a1a2a3-a4a5-a6a7-a8a9-aaabacadaeaf")
     script = EACH.format(settings=["", *nothing, "LOST="], script=ENERGY.strip().format(uuid=UUID))
@@ -229,6 +235,7 @@ answer["child"] = int(os.read(back, 9))
 """
 
 
+@pytest.mark.slow
 def test_nvml_is_started_once_and_again_after_an_error_or_a_fork(machine_with_nvml):
     assert machine_with_nvml(STARTS) == {"questions": [1, 1], "error": [1, 0], "after": [2, 1], "child": 3}
 

@@ -1,6 +1,9 @@
 """The pycuda driver, through the real pycuda, into a libcuda in software."""
 
+import pytest
 
+
+@pytest.mark.slow
 def test_memory_kernels_and_events_work_as_with_cupy(software_pycuda):
     answer = software_pycuda(
         """

@@ -1,5 +1,7 @@
 """The driver of processes that use torch, on a libcuda in software, with stand-ins for torch's stream and allocator."""
 
+import pytest
+
 SCRIPT = """
     import struct
     from types import SimpleNamespace
@@ -15,6 +17,7 @@ SCRIPT = """
 """
 
 
+@pytest.mark.slow
 def test_kernels_are_launched_on_torchs_current_stream(software):
     answer = software(
         SCRIPT
