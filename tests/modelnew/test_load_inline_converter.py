@@ -7,6 +7,7 @@ import pytest
 from kernelforge.candidate import parse_reply
 from kernelforge.evaluation.pool import EvaluatorPool
 from kernelforge.modelnew.convert import convert
+from kernelforge.modelnew.convert.host_launcher import launcher_class
 from kernelforge.records import Size, Task, Verdict
 from kernelforge.tasks import load_task
 from kernelforge.tasks.constants import substitute
@@ -135,6 +136,44 @@ def test_a_check_that_computes_nothing_leaves_the_same_kernel(old: str, new: str
     assert conversion.candidate.source == plain.source
     launches = [line for line in conversion.candidate.plan.splitlines() if "swish_kernel[" in line]
     assert launches == [line for line in plain.plan.splitlines() if "swish_kernel[" in line]
+
+
+def test_a_variable_may_hold_the_current_stream() -> None:
+    plain = "swish_kernel<<<"
+    text = SWISH.replace(plain, "cudaStream_t stream = at::cuda::getCurrentCUDAStream();\n    swish_kernel<<<", 1)
+    opened = text.index(plain) + len(plain)
+    closed = text.index(">>>", opened)
+    text = f"{text[:closed]}, 0, stream{text[closed:]}"
+    conversion = convert(text)
+    assert conversion.problems == ()
+    made = convert(text.replace("= at::cuda::getCurrentCUDAStream()", "; cudaStreamCreate(&stream)"))
+    assert "unknown name `stream`" in [problem.why for problem in made.problems]
+
+
+@pytest.mark.parametrize("outside", [True, False])
+def test_a_kernel_in_a_namespace_is_launched_by_its_full_name(outside: bool) -> None:
+    source = """
+namespace a::b {
+__device__ float twice(float x) { return 2 * x; }
+template <typename T>
+__global__ void scale(const T* x, T* y) { y[threadIdx.x] = twice(x[threadIdx.x]); }
+__global__ void plain(float* y) { y[threadIdx.x] += 1; }
+HERE}
+THERE"""
+    host = """torch::Tensor run(torch::Tensor x) {
+    auto y = torch::empty_like(x);
+    INscale<float><<<1, 8>>>(x.data_ptr<float>(), y.data_ptr<float>());
+    INplain<<<1, 8>>>(y.data_ptr<float>());
+    return y;
+}
+""".replace("IN", "a::b::" if outside else "")
+    text = source.replace("THERE" if outside else "HERE", host).replace("THERE", "").replace("HERE", "")
+    candidate = convert(launcher_class(text)[1]).candidate
+    assert candidate is not None
+    assert candidate.source.startswith("namespace a::b {\n__device__ float twice")
+    assert candidate.source.rstrip().endswith("}  // namespace a::b")
+    launches = [line.strip() for line in candidate.plan.splitlines() if "[1, 8]" in line]
+    assert launches == ['kernel(f"a::b::scale<float>")[1, 8](x, y)', 'kernel("a::b::plain")[1, 8](y)']
 
 
 def test_a_function_of_an_extension_may_have_a_name_of_its_own() -> None:

@@ -205,6 +205,9 @@ class _Writer:
         if "<<<" in marks:
             self._emit(self._launch(tokens), depth)
             return
+        if (named := _stream_at(marks)) is not None:
+            self._declaration(tokens, named, depth)
+            return
         if set(marks) & _GUARDS or first in self.scope.unit.checks or _called_name(marks) in _LEFT_OUT:
             self.scope.notes.append(f"line {tokens[0].line}: `{text_of(tokens)[:60]}` is left out: it computes nothing")
             return
@@ -369,7 +372,8 @@ class _Writer:
     def _launch(self, tokens: Sequence[Token]) -> str:
         marks = [token.text for token in tokens]
         opened, closed = marks.index("<<<"), marks.index(">>>")
-        name, line = marks[0], tokens[0].line
+        qualified = next(at for at, mark in enumerate(marks) if mark in ("<", "<<<"))
+        name, line = "".join(marks[:qualified]), tokens[0].line
         kernel = self.scope.unit.kernels.get(name)
         if kernel is None:
             raise Unconvertible(line, text_of(tokens[:8]), f"there is no kernel `{name}` in the source")
@@ -383,10 +387,10 @@ class _Writer:
         if shape[2:] == ["0"]:
             shape.pop()
         pairs = zip(passed, kernel.parameters, strict=True)
-        bound = self._bound(tokens[1:opened], kernel)
+        bound = self._bound(tokens[qualified:opened], kernel)
         arguments = [typed_argument(self._value(part), parameter, bound, part[0].line, text_of(part))
                      for part, parameter in pairs]  # fmt: skip
-        return f"{self._target(tokens[1:opened], kernel, line)}[{', '.join(shape)}]({', '.join(arguments)})"
+        return f"{self._target(tokens[qualified:opened], kernel, line)}[{', '.join(shape)}]({', '.join(arguments)})"
 
     def _bound(self, template: Sequence[Token], kernel: Kernel) -> dict[str, str]:
         """Types that the kernel's template parameters stand for."""
@@ -399,7 +403,7 @@ class _Writer:
 
     def _target(self, template: Sequence[Token], kernel: Kernel, line: int) -> str:
         if not kernel.template:
-            return kernel.name
+            return f'kernel("{kernel.name}")' if "::" in kernel.name else kernel.name
         if not template:
             raise Unconvertible(line, kernel.name, "a template kernel launched without its template arguments")
         parts = []
@@ -455,6 +459,12 @@ def _only_raises(marks: Sequence[str]) -> bool:
 def _called_name(marks: Sequence[str]) -> str:
     opened = marks.index("(") if "(" in marks else 0
     return marks[opened - 1] if opened else ""
+
+
+def _stream_at(marks: Sequence[str]) -> int | None:
+    """Index of the name in ``cudaStream_t stream = ...``."""
+    at = 1 if marks[:1] == ["const"] else 0
+    return at + 1 if marks[at : at + 1] == ["cudaStream_t"] and marks[at + 2 : at + 3] == ["="] else None
 
 
 def _declaration(tokens: Sequence[Token]) -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from kernelforge.modelnew.convert.cpp_tokens import (
     Problem,
@@ -43,6 +43,7 @@ class Kernel:
     """A ``__global__`` function."""
 
     name: str
+    """With its namespaces, as in ``mine::scale``."""
     parameters: tuple[Parameter, ...]
     template: tuple[str, ...]
     """Names of its template parameters."""
@@ -67,6 +68,9 @@ class Unit:
     device: list[str] = field(default_factory=list)
     """Text that is kept as it is, in order."""
     kernels: dict[str, Kernel] = field(default_factory=dict)
+    """By each name that a launch may have: with and without namespaces."""
+    namespaces: tuple[str, ...] = ()
+    """Named namespaces around what is being read."""
     hosts: dict[str, HostFunction] = field(default_factory=dict)
     constants: dict[str, tuple[Token, ...]] = field(default_factory=dict)
     """Object-like macros and constants: the tokens of their values."""
@@ -104,6 +108,10 @@ def _read(source: str, tokens: Sequence[Token], unit: Unit) -> None:
             end = matching(tokens, at + 1)
             _read(source, tokens[at + 2 : end], unit)
             at = end + 1
+        elif token.text == "namespace" and (opened := _named_namespace(tokens, at)):
+            end = matching(tokens, opened)
+            _in_namespace(source, tokens[at + 1 : opened], tokens[opened + 1 : end], unit)
+            at = end + 1
         elif token.text == "extern" and tokens[at + 1].text == '"C"' and tokens[at + 2].text == "{":
             raise Unconvertible(
                 token.line, 'extern "C" {', "a linkage block cannot be split; mark each function instead"
@@ -115,6 +123,25 @@ def _read(source: str, tokens: Sequence[Token], unit: Unit) -> None:
             except Unconvertible as error:
                 unit.problems.append(error.problem)
             at = end
+
+
+def _named_namespace(tokens: Sequence[Token], at: int) -> int:
+    """Where the braces of ``namespace a::b {`` open; 0 for an alias of a namespace."""
+    opened = next((each for each in range(at, len(tokens)) if tokens[each].text in ("{", "=", ";")), 0)
+    return opened if opened and tokens[opened].text == "{" else 0
+
+
+def _in_namespace(source: str, name: Sequence[Token], tokens: Sequence[Token], unit: Unit) -> None:
+    """Add what a named namespace has; its device code stays in it."""
+    outer, before = unit.namespaces, len(unit.device)
+    unit.namespaces = (*outer, *(token.text for token in name if token.text != "::"))
+    unit.device.append(f"namespace {text_of(name)} {{")
+    _read(source, tokens, unit)
+    if len(unit.device) > before + 1:
+        unit.device.append(f"}}  // namespace {text_of(name)}")
+    else:
+        unit.device.pop()
+    unit.namespaces = outer
 
 
 def item_end(tokens: Sequence[Token], at: int) -> int:
@@ -137,7 +164,9 @@ def _item(source: str, tokens: Sequence[Token], unit: Unit) -> None:
     if "__global__" in words:
         if tokens[-1].text == "}":
             kernel = _kernel(tokens)
-            unit.kernels[kernel.name] = kernel
+            names = [*unit.namespaces, kernel.name]
+            kernel = replace(kernel, name="::".join(names))
+            unit.kernels |= {"::".join(names[at:]): kernel for at in range(len(names))}
         unit.device.append(text)
     elif first in ("PYBIND11_MODULE", "TORCH_LIBRARY", "TORCH_LIBRARY_IMPL"):
         return
