@@ -36,7 +36,7 @@ _RANK: Final[tuple[GroupKind, ...]] = (
 _ANCHORS: Final = frozenset({"attention", "matmul", "convolution", "recurrent", "gather"})
 _WHOLE: Final = frozenset({
     "view", "_unsafe_view", "reshape", "t", "transpose", "permute", "squeeze", "unsqueeze", "expand", "expand_as",
-    "alias", "detach", "flatten", "unflatten", "contiguous", "dropout", "view_as",
+    "alias", "detach", "flatten", "unflatten", "contiguous", "view_as",
 })  # fmt: skip
 """Views of every element of what they read."""
 _MOVES: Final = frozenset({"copy", "fill"})

@@ -122,7 +122,7 @@ class TaskText:
             return self._split(node)
         if name == "_to_copy" and node.kwargs.keys() <= {"dtype", "memory_format"} and node.kwargs.get("dtype"):
             return f"{self._value(args[0])}.to({self._value(node.kwargs['dtype'])})"
-        if name == "dropout":
+        if name == "alias":
             return self._value(args[0])
         if name == "_native_batch_norm_legit_no_training":
             source, weight, bias, mean, variance, momentum, eps = map(self._value, args)

@@ -224,6 +224,12 @@ def attributes_of(value: Any) -> list[Any]:
 def captured(program: torch.export.ExportedProgram) -> dict[str, Any]:
     """Nodes and operators of a graph as JSON."""
     weights = weights_of(program)
+    for node in program.graph.nodes:
+        if isinstance(node.target, torch._ops.HigherOrderOperator):
+            raise TaskError(
+                f"the model calls torch's {node.target}, which has graphs of its own; capture a part without it "
+                "by --module, or choose by shapes or with torch.where"
+            )
     nodes, recorder = _walk(program)
     records: list[dict[str, Any]] = []
     position = 0
@@ -265,26 +271,39 @@ def exported(made: Made, wrapped: nn.Module | None = None) -> torch.export.Expor
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             program = torch.export.export(wrapped or Tensors(made.model), made.args, made.keywords, strict=False)
+            _pass_through_idle_dropout(program.graph)
             functional: torch.export.ExportedProgram = program.run_decompositions({})
             return functional
     except Exception as error:
-        text = _line(error)
-        if isinstance(error, DataDependentOutputException | DynamicOutputShapeException) or "DataDependent" in (
-            type(error).__name__
-        ):
-            raise TaskError(
-                "the model's control flow or shapes depend on values of tensors, so it has no graph; capture a part "
-                f"without that by --module, or choose by shapes or with torch.where ({text})"
-            ) from error
-        if isinstance(error, UnsupportedOperatorException | NotImplementedError):
-            raise TaskError(
-                f"an operator of the model has no schema, or no result for shapes alone ({text}); register it with "
-                "torch.library.custom_op and register_fake, or capture a part without it by --module"
-            ) from error
-        raise TaskError(
-            f"torch.export gives no graph of the model: {type(error).__name__}: {text}; capture a part of it by "
-            "--module, or change what the message names"
-        ) from error
+        raise _no_graph(error) from error
+
+
+def _no_graph(error: Exception) -> TaskError:
+    """The error that says why a model has no graph for tasks, and what to do."""
+    text = _line(error)
+    if isinstance(error, DataDependentOutputException | DynamicOutputShapeException) or "DataDependent" in (
+        type(error).__name__
+    ):
+        return TaskError(
+            "the model's control flow or shapes depend on values of tensors, so it has no graph; capture a part "
+            f"without that by --module, or choose by shapes or with torch.where ({text})"
+        )
+    if isinstance(error, UnsupportedOperatorException | NotImplementedError):
+        return TaskError(
+            f"an operator of the model has no schema, or no result for shapes alone ({text}); register it with "
+            "torch.library.custom_op and register_fake, or capture a part without it by --module"
+        )
+    return TaskError(
+        f"torch.export gives no graph of the model: {type(error).__name__}: {text}; capture a part of it by "
+        "--module, or change what the message names"
+    )
+
+
+def _pass_through_idle_dropout(graph: fx.Graph) -> None:
+    """Make dropout that drops nothing the view of its input that eager PyTorch returns; the functional form copies."""
+    for node in graph.nodes:
+        if node.target is torch.ops.aten.dropout.default and (node.args[1] == 0 or not node.args[2]):
+            node.target, node.args = torch.ops.aten.alias.default, node.args[:1]
 
 
 def weights_of(program: torch.export.ExportedProgram) -> dict[str, tuple[str, str]]:
@@ -395,6 +414,8 @@ def _walk(program: torch.export.ExportedProgram) -> tuple[dict[str, list[int]], 
             walk.run(*values)
     except TaskError as error:
         raise TaskError(f"the model is too large: {error}; capture a part of it by --module") from error
+    except Exception as error:  # A graph may ask for a value (`item`), or for as many elements as a value says.
+        raise _no_graph(error) from error
     return walk.operators, recorder
 
 

@@ -149,6 +149,12 @@ BAD = {
         "def make_model():\n    return Net()\ndef make_inputs():\n    return [torch.randn(2)]\n",
         "an operator of the model has no schema, or no result for shapes alone",
     ),
+    "a value that no shape follows": (model_text("return x * x.sum().item()", "torch.randn(4)"), "depend on values of"),
+    "a mask that is an index": (model_text("return x[x > 0] * 2", "torch.randn(4)"), "depend on values of tensors"),
+    "branches that are graphs": (
+        model_text("return torch.cond(x.sum() > 0, lambda x: x.sin(), lambda x: x.cos(), (x,))", "torch.randn(4)"),
+        "calls torch's cond, which has graphs of its own",
+    ),
 }
 
 

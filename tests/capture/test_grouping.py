@@ -66,6 +66,12 @@ CASES = {
         "self.w = nn.Parameter(torch.randn(32, 8))",
         [("matmul", ["sigmoid", "matmul"])],
     ),
+    "dropout that drops nothing is no operator": (
+        "return self.norm(x + self.drop(self.down(x)))",
+        X,
+        "self.norm, self.down, self.drop = nn.LayerNorm(32), nn.Linear(32, 32), nn.Dropout(0.1)",
+        [("matmul", ["linear"]), ("reduction", ["add", "layer_norm"])],
+    ),
     "changes in place are values of their own": (
         "h = self.up(x)\nh.relu_()\nh[:, 0] = 1.0\nreturn torch.softmax(h, -1)",
         X,

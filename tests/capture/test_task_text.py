@@ -42,9 +42,9 @@ CASES = {
         "pass",
     ),
     "two results": (
-        "v, i = torch.max(self.up(x), -1)\nreturn v * 2, i",
+        "v, i = torch.max(self.drop(self.up(x)), -1)\nreturn v * 2, i",
         "torch.randn(4, 24)",
-        "self.up = nn.Linear(24, 40)",
+        "self.up, self.drop = nn.Linear(24, 40), nn.Dropout(0.1)",
     ),
 }  # fmt: skip
 

@@ -126,7 +126,7 @@ def _read(source: str, tokens: Sequence[Token], unit: Unit) -> None:
 
 
 def _named_namespace(tokens: Sequence[Token], at: int) -> int:
-    """Where the braces of ``namespace a::b {`` open; 0 for an alias of a namespace."""
+    """Position of the brace that opens ``namespace a::b {``; 0 for an alias of a namespace."""
     opened = next((each for each in range(at, len(tokens)) if tokens[each].text in ("{", "=", ";")), 0)
     return opened if opened and tokens[opened].text == "{" else 0
 
