@@ -17,6 +17,7 @@ from typing import Any, Final, Literal
 
 import torch
 from torch import nn
+from torch.autograd import forward_ad
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.weak import TensorWeakRef
 
@@ -31,7 +32,7 @@ from kernelforge.packaging.manifest import REFERENCE, PackagedSize, module_folde
 from kernelforge.records import Comparison, Size, Task, TensorSpec
 
 Value = torch.Tensor | int | float | bool | None
-Reason = Literal["device", "dtype", "shape", "stride", "value", "gradient", "arguments", "training"]
+Reason = Literal["device", "dtype", "shape", "stride", "value", "gradient", "transform", "arguments", "training"]
 """Why the reference ran: what was outside of what was tested."""
 
 _SCHEMA_TYPES: Final = {bool: "bool", int: "SymInt", float: "float", type(None): "Tensor?"}
@@ -131,6 +132,8 @@ class Operator:
                 f"{self.manifest.name} takes {self._inputs} inputs, then {len(self._weight_names)} weights "
                 f"({', '.join(self._weight_names) or 'none'}); it was given {len(values)} values"
             )
+        if not torch.compiler.is_compiling() and _is_transformed():
+            return tuple(self._with_transform(values))
         if torch.is_grad_enabled() and any(isinstance(v, torch.Tensor) and v.requires_grad for v in values):
             differentiable: tuple[torch.Tensor, ...] = self._untraced(values)
             return differentiable
@@ -141,6 +144,12 @@ class Operator:
         """Outputs of the reference, through which a gradient flows; not traced, so that calls are counted."""
         self.fallbacks["gradient"] += 1
         return tuple(self._by_reference(values))
+
+    def _with_transform(self, values: Sequence[Value]) -> Iterator[torch.Tensor]:
+        """Outputs of the reference, each a copy: a tensor inside of a transform has no storage to compare."""
+        self.count("transform")
+        for output in self._outputs_of_reference(values):
+            yield output.clone(memory_format=torch.contiguous_format)
 
     def module(self, *init: Any, **named: Any) -> nn.Module:
         """The task's ``Model``, with the same state, whose ``forward`` calls the operator.
@@ -345,11 +354,7 @@ class Operator:
 
     def _by_reference(self, values: Sequence[Value]) -> list[torch.Tensor]:
         """Outputs of the task's model with these weights, in storage of their own."""
-        inputs, weights = values[: self._inputs], values[self._inputs :]
-        shapes = [tuple(weight.shape) for weight in weights if isinstance(weight, torch.Tensor)]
-        fitting = (at for at, size in enumerate(self.manifest.sizes) if [w.spec.shape for w in size.weights] == shapes)
-        at = next(fitting, 0)
-        outputs = _call_with(self._reference(at).model, self.manifest.sizes[at], inputs, weights)
+        outputs = self._outputs_of_reference(values)
         own = {value.untyped_storage()._cdata for value in values if isinstance(value, torch.Tensor)}
         results = []
         for output in outputs:
@@ -358,6 +363,22 @@ class Operator:
             results.append(output.clone() if storage in own and output.untyped_storage()._cdata == storage else output)
             own.add(storage)
         return results
+
+    def _outputs_of_reference(self, values: Sequence[Value]) -> list[torch.Tensor]:
+        """Outputs of the task's model with these weights."""
+        inputs, weights = values[: self._inputs], values[self._inputs :]
+        shapes = [tuple(weight.shape) for weight in weights if isinstance(weight, torch.Tensor)]
+        fitting = (at for at, size in enumerate(self.manifest.sizes) if [w.spec.shape for w in size.weights] == shapes)
+        at = next(fitting, 0)
+        return _call_with(self._reference(at).model, self.manifest.sizes[at], inputs, weights)
+
+
+def _is_transformed() -> bool:
+    """Whether a transform of ``torch.func`` or forward-mode differentiation is active, for which torch has no rule.
+
+    Without a rule the operator's derivative by forward mode would be zero, in silence.
+    """
+    return torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0
 
 
 def _mismatch(

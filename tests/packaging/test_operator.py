@@ -140,6 +140,26 @@ def test_a_gradient_comes_from_the_reference(operator_of: Opened) -> None:
     assert operator.fallbacks == Counter(gradient=2)
 
 
+def test_transforms_and_forward_mode_go_through_the_reference(operator_of: Opened) -> None:
+    """Torch has no rule for them: the derivative by forward mode was zero, in silence."""
+    operator, x, (weight, bias) = operator_of("linear"), torch.randn(8, 32), linear_weights()
+
+    def call(value: torch.Tensor) -> torch.Tensor:
+        return operator(value, weight, bias)[0]
+
+    def plain(value: torch.Tensor) -> torch.Tensor:
+        return linear(value, weight, bias)
+
+    torch.testing.assert_close(torch.vmap(call)(torch.stack([x, -x])), torch.stack([plain(x), plain(-x)]))
+    for transform in (lambda f: torch.func.jvp(f, (x,), (x,)), lambda f: torch.func.vjp(f, x)[1](plain(x))):
+        torch.testing.assert_close(transform(call), transform(plain))
+    with torch.autograd.forward_ad.dual_level():
+        dual = call(torch.autograd.forward_ad.make_dual(x, x))
+        tangent = torch.autograd.forward_ad.unpack_dual(dual).tangent
+    torch.testing.assert_close(tangent, torch.func.jvp(plain, (x,), (x,))[1])
+    assert operator.fallbacks == Counter(transform=4)
+
+
 @pytest.mark.slow
 def test_a_module_keeps_the_state_of_the_tasks(operator_of: Opened) -> None:
     operator = operator_of("linear")
