@@ -118,6 +118,9 @@ def test_a_search_needs_every_word_and_takes_beginnings_and_both_spellings() -> 
     assert {note.id for note in both} < {note.id for note in search_notes(["tensor"])}
     assert search_notes(["NORMALIZ"]) == search_notes(["normalis"]) != []
     assert search_notes(["wizzle"]) == []
+    assert search_notes(["bank conflicts"]) == search_notes(["bank", "conflicts"])
+    assert {note.id for note in search_notes(["conflicts"])} >= {note.id for note in search_notes(["bank", "conflict"])}
+    assert search_notes(["wgmmas"]) != []
 
 
 def test_a_search_by_operator_has_its_own_notes_first_and_none_of_others() -> None:

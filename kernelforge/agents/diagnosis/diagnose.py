@@ -207,16 +207,24 @@ def search_notes(
     the order of :func:`notes_about`, those that name the operator before those about any.
 
     Args:
-        words: Words, or their beginnings, in any case, and in British or American spelling.
+        words: Words, or their beginnings, in any case, and in British or American spelling; a plural finds the
+            singular too.
         bottleneck: A bottleneck that the notes have to be about.
         operator: An operator family that they have to suit.
         capability: Compute capability of the GPU that they have to suit.
     """
-    patterns = [re.compile(rf"(?<![a-z0-9]){re.escape(_folded(word))}") for word in words]
+    patterns = [_beginning(_folded(word)) for several in words for word in several.split()]
     notes = notes_about(bottleneck, None if operator is None else (operator,), capability)
     notes.sort(key=lambda note: operator is not None and operator not in note.families)
     ranks = [(note, [_rank(note, pattern) for pattern in patterns]) for note in notes]
     return [note for note, ranked in sorted(ranks, key=lambda item: -sum(item[1])) if all(ranked)]
+
+
+def _beginning(word: str) -> re.Pattern[str]:
+    """A pattern of words that begin so, and of the word itself where this is its plural."""
+    start = r"(?<![a-z0-9])"
+    singular = rf"|{start}{re.escape(word[:-1])}(?![a-z0-9])" if word.endswith("s") and len(word) > 3 else ""
+    return re.compile(f"{start}{re.escape(word)}{singular}")
 
 
 def _rank(note: Note, pattern: re.Pattern[str]) -> int:
