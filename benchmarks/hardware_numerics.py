@@ -183,7 +183,7 @@ def encode(values: Array, kind: str) -> Array:
     return coded
 
 
-def tiles(probes: Probes, m: int, n: int, k: int, kind: str, accumulator: str) -> tuple[Array, Array, Array, list[str]]:
+def tiles(probes: Probes, m: int, n: int, k: int, kind: str) -> tuple[Array, Array, Array, list[str]]:
     """A, B and C of random and designed tiles, as values, and a name for each tile."""
     random, names = probes.random, []
     a, b, c = [], [], []
@@ -293,7 +293,7 @@ def tensor_cores(probes: Probes) -> None:
         m, n, k = (
             (16, 8, 32) if sparse else tuple(int(x) for x in shape[1:].replace("n", " ").replace("k", " ").split())
         )
-        a, b, c, names = tiles(probes, m, n, k, kind, accumulator)
+        a, b, c, names = tiles(probes, m, n, k, kind)
         if sparse:  # metadata 0x44444444 selects the elements 0 and 1 of every four
             a = a.reshape(len(a), m, k // 4, 4)[..., :2].reshape(len(a), m, k // 2)
         bits = encode(a, kind), encode(b, kind), encode(c, accumulator)
@@ -333,7 +333,7 @@ asm volatile("{name} {lists}{tail};" : {outs} : {ins}{extra}); {stores} }}"""
 
 def group_matrices(probes: Probes, kind: str, k: int) -> None:
     """``wgmma`` of 64 x 16 outputs, both operands in shared memory without swizzling."""
-    a, b, c, names = tiles(probes, 64, 16, k, kind, "f32")
+    a, b, c, names = tiles(probes, 64, 16, k, kind)
     keep = [i for i, name in enumerate(names) if not name.startswith("normal") or name.endswith(("0", "1", "2"))]
     a, b, c, names = a[keep], b[keep], c[keep], [names[i] for i in keep]
     count = len(names)

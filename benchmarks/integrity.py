@@ -96,7 +96,7 @@ def _answer_of(evaluation: Evaluation) -> Answer:
 
 
 @contextlib.contextmanager
-def kernelbench_rule(canary_file: Path) -> Iterator[Evaluate]:
+def kernelbench_rule() -> Iterator[Evaluate]:
     """See the module."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -233,7 +233,7 @@ def evaluator(name: str, canary_file: Path) -> contextlib.AbstractContextManager
     if name == "kernelforge":
         return kernelforge(canary_file)
     if name == "kernelbench-rule":
-        return kernelbench_rule(canary_file)
+        return kernelbench_rule()
     return command(name)
 
 

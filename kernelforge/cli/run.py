@@ -360,7 +360,7 @@ def conduct(work: Work, config: RunConfig, store: Store, results: Path, *, displ
     if display is Display.JSON:
         _print_summary_line(store.run(done.id), store)
     else:
-        print_summary(store.run(done.id), store, results)
+        print_summary(store.run(done.id), store)
     if watched.failed and not stop.draining:
         raise typer.Exit(1)
 
@@ -424,7 +424,7 @@ def _print_summary_line(run: Run, store: Store) -> None:
     print_json_line({"type": "summary", "run": view.model_dump(mode="json")})
 
 
-def print_summary(run: Run, store: Store, results: Path) -> None:
+def print_summary(run: Run, store: Store) -> None:
     """Print a run's results, its board, and the next commands."""
     from rich.text import Text
 

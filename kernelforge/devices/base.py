@@ -25,7 +25,6 @@ class Capabilities:
     measures_time: bool
     checks_accesses: bool
     """Bounds, alignment and races are checked on every access."""
-    counts_ptx: bool
     clusters: bool
     cooperative: bool
     tensor_maps: bool = False

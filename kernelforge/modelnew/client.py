@@ -20,7 +20,7 @@ from kernelforge.sandbox.shared_memory import Blob, same_bytes
 from kernelforge.utils.closing import Closing
 
 
-def unchanged(draw: DrawHandle, got: ModelNewOutput, facts: SizeFacts, mutates: Sequence[int]) -> str:
+def unchanged(draw: DrawHandle, got: ModelNewOutput, mutates: Sequence[int]) -> str:
     """The input that a candidate changed, as a reason; empty if all that the task does not mutate came back equal."""
     for position, sent in draw.tensors.items():
         if position in mutates:

@@ -275,7 +275,7 @@ class ModelNewEvaluator:
                 got = child.run(mutates)
         except ModelNewFault as fault:
             work.fail(VERDICTS[fault.kind], size, draw.family, _reason(fault))
-        problem = unchanged(draw, got, facts, mutates)
+        problem = unchanged(draw, got, mutates)
         if problem:
             work.fail(Verdict.WRONG, size, draw.family, problem)
         outputs, shapes, dtypes = with_mutated(got, facts, mutates)

@@ -270,7 +270,7 @@ class ModelNewTimer:
     def _check(self) -> None:
         for number, draw in enumerate(self._now):
             got = self.child.outputs(number, self.mutates)
-            problem = unchanged(draw, got, self.facts, self.mutates)
+            problem = unchanged(draw, got, self.mutates)
             if problem:
                 raise OutputChangedWhileTimed(problem)
             comparison = self.oracle.check(draw.handle, *with_mutated(got, self.facts, self.mutates))

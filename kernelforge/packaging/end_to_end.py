@@ -140,11 +140,11 @@ def kernels_of(trace: OperatorTrace, spec: DeviceSpec, positions: Sequence[int] 
     return Kernels(by_kind, sum(counts.values()))
 
 
-def packaged_time(manifest: Manifest, spec: DeviceSpec) -> tuple[float, float]:
+def packaged_time(manifest: Manifest) -> tuple[float, float]:
     """Time of one call of a package's operator, and the standard deviation of its logarithm.
 
     Raises:
-        UsageError: The package has no time, or one of another GPU.
+        UsageError: The package has no time.
     """
     if manifest.time is None:
         raise UsageError(f"{manifest.name} has no time: its evaluation was of correctness alone")

@@ -235,7 +235,7 @@ def _exchange(match: Match, graph: CapturedGraph, spec: DeviceSpec) -> Exchange 
         return None
     operators = {node.name: node.operators for node in graph.nodes}
     positions = [at for call in match.group.calls for name in call.nodes for at in operators[name]]
-    operator_us, spread = packaged_time(match.manifest, spec)
+    operator_us, spread = packaged_time(match.manifest)
     return Exchange(
         removed=kernels_of(graph.trace, spec, positions),
         calls=len(match.group.calls),

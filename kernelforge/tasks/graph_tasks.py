@@ -228,7 +228,7 @@ def graph_task(origin: Task, graph: SizedGraph, name: str, may_be_named: Callabl
     weights = [node for node in graph.nodes if node.kind == "weight"]
     drawn = [_draw(node, constants) for node in weights]
     inputs = [node for node in graph.nodes if node.kind == "input"]
-    own_inputs = _input_code(parsed.tree, origin.source, renamed=bool(weights))
+    own_inputs = _input_code(parsed.tree, renamed=bool(weights))
     parameters = (*sorted(inputs, key=lambda node: int(node.op)), *weights)
     arguments = ", ".join(names[node.name] for node in parameters)
     extents, numbers = {}, {}
@@ -442,7 +442,7 @@ def _draw(node: SizedNode, constants: _Constants) -> str:
     return f"torch.randn({shape}) / ({taken}) ** 0.5"
 
 
-def _input_code(tree: ast.Module, source: str, *, renamed: bool) -> list[str]:
+def _input_code(tree: ast.Module, *, renamed: bool) -> list[str]:
     """Lines of the original's ``get_inputs`` and of all that it names, without numbers; ``renamed`` to another name."""
     constants = module_constants(tree)
     defined: dict[str, ast.stmt] = {}

@@ -165,7 +165,7 @@ def test_next_commands_name_the_results_folder_and_come_without_a_best(tmp_path:
     ]
     with Store.open(tmp_path / "x" / "kernelforge.db") as store:
         fill(store, run)
-        print_summary(store.run("r1"), store, tmp_path / "x")
+        print_summary(store.run("r1"), store)
     assert f"--results {tmp_path / 'x'}" in capsys.readouterr().out
 
 

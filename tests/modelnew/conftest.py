@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from kernelforge.evaluation.oracle.client import Oracle
 from kernelforge.evaluation.pool import EvaluatorPool
 from kernelforge.modelnew.evaluator import ModelNewEvaluator, modelnew_candidate
 from kernelforge.records import Evaluation, Fingerprint, Size, Task, Verdict
@@ -56,8 +55,3 @@ def judge(evaluator: ModelNewEvaluator) -> Judge:
         return evaluation
 
     return run
-
-
-@pytest.fixture(scope="session")
-def oracle_of(evaluator: ModelNewEvaluator) -> Oracle:
-    return evaluator.oracle

@@ -72,7 +72,6 @@ class InProcessEngine:
         self.gate = asyncio.Event()
         """Evaluations wait for it."""
         self.gate.set()
-        self.demanded = 0
         self.speedup = 2.0
         self._measures = measures
         self._names = [f"{'cuda' if measures else 'emulated:h100'}#{index}" for index in range(slots)]
@@ -114,7 +113,7 @@ class InProcessEngine:
         return 0
 
     def demand(self, jobs: int) -> None:
-        self.demanded = jobs
+        """Nothing: the number of slots is fixed."""
 
     @property
     def preparing(self) -> int:

@@ -140,7 +140,6 @@ class CudaDevice(Closing):
         return Capabilities(
             measures_time=True,
             checks_accesses=False,
-            counts_ptx=False,
             clusters=hopper and "clusters" not in lacks,
             cooperative="cooperative" not in lacks,
             tensor_maps=hopper and "tensor_maps" not in lacks,

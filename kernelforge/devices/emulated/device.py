@@ -70,7 +70,6 @@ class EmulatedDevice:
         self.capabilities = Capabilities(
             measures_time=False,
             checks_accesses=True,
-            counts_ptx=True,
             cooperative=True,
             clusters=spec.compute_capability >= (9, 0),
             tensor_maps=spec.compute_capability >= (9, 0),

@@ -101,7 +101,7 @@ def as_task_file(source: str, inputs: Mapping[str, Any], init: Mapping[str, Any]
         raise TaskError("its settings have names that differ only in case")
     inputs = _accepted(functions["get_inputs"], inputs)
     init = _accepted(methods["__init__"], init) if "__init__" in methods else {}
-    edits = [*_rename_get_inputs(source, functions["get_inputs"]), *_without_function(source, methods.get("forward"))]
+    edits = [*_rename_get_inputs(source, functions["get_inputs"]), *_without_function(methods.get("forward"))]
     head = [f"{names[name]} = {settings[name]!r}" for name in settings]
     arguments = ", ".join(f"{name}={names[name]}" for name in inputs)
     members = ", ".join(f"{name!r}: {names[name]}" for name in init)
@@ -142,7 +142,7 @@ def _rename_get_inputs(source: str, function: ast.FunctionDef) -> list[tuple[int
     return [(function.lineno, start, start + len("get_inputs"), _DRAWN)]
 
 
-def _without_function(source: str, forward: ast.FunctionDef | None) -> list[tuple[int, int, int, str]]:
+def _without_function(forward: ast.FunctionDef | None) -> list[tuple[int, int, int, str]]:
     """``forward(self, x, fn=forward_fn)`` as ``forward(self, x)``, with ``fn = forward_fn`` as its first statement."""
     if forward is None or not forward.args.defaults:
         return []

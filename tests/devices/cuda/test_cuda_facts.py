@@ -10,7 +10,7 @@ from kernelforge.devices.cuda.worker.driver import GpuFacts
 from kernelforge.hardware.specs import MULTIPROCESSORS
 from tests.devices.cuda.software import FACTS
 
-ALL = Capabilities(measures_time=True, checks_accesses=False, counts_ptx=False, clusters=True, cooperative=True)
+ALL = Capabilities(measures_time=True, checks_accesses=False, clusters=True, cooperative=True)
 RTX_4090 = replace(
     FACTS, name="NVIDIA GeForce RTX 4090", compute_capability=(8, 9), sm_count=128, max_clock_mhz=2520,
     memory_clock_mhz=10501, memory_bus_bits=384,

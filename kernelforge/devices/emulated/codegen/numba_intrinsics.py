@@ -32,23 +32,23 @@ def _intrinsic(result: str, *arguments: str) -> Callable[[Callable[..., Any]], A
     return lambda build: Intrinsic(build, result, arguments)
 
 
-def _load(pointee: ir.Type, result: str = "int64", *, signed: bool = True) -> Any:
+def _load(pointee: ir.IntType, *, signed: bool = True) -> Any:
     def load(builder: Any, address: Any) -> Any:
         value = builder.load(builder.inttoptr(address, pointee.as_pointer()), align=1)
-        if isinstance(pointee, ir.IntType) and pointee.width < 64:
+        if pointee.width < 64:
             return builder.sext(value, _I64) if signed else builder.zext(value, _I64)
         return value
 
-    return _intrinsic(result, "int64")(load)
+    return _intrinsic("int64", "int64")(load)
 
 
-def _store(pointee: ir.Type, argument: str = "int64") -> Any:
+def _store(pointee: ir.IntType) -> Any:
     def store(builder: Any, address: Any, value: Any) -> None:
-        if isinstance(pointee, ir.IntType) and pointee.width < 64:
+        if pointee.width < 64:
             value = builder.trunc(value, pointee)
         builder.store(value, builder.inttoptr(address, pointee.as_pointer()), align=1)
 
-    return _intrinsic("void", "int64", argument)(store)
+    return _intrinsic("void", "int64", "int64")(store)
 
 
 load_u8 = _load(_I8, signed=False)
@@ -57,12 +57,10 @@ load_u16 = _load(ir.IntType(16), signed=False)
 load_u32 = _load(_I32, signed=False)
 load_i32 = _load(_I32)
 load_i64 = _load(_I64)
-load_f32 = _load(_F32, "float32")
 store_u8 = _store(_I8)
 store_u16 = _store(ir.IntType(16))
 store_u32 = _store(_I32)
 store_i64 = _store(_I64)
-store_f32 = _store(_F32, "float32")
 
 
 @_intrinsic("void", "int64", "int64", "int64")

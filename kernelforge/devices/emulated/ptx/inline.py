@@ -267,7 +267,7 @@ class _Inliner:
                 kernel.body.append(Label(names[item.name]))
                 continue
             if item.opcode == "call":
-                self.call(item, names, suffix, stack)
+                self.call(item, names, stack)
                 continue
             if item.opcode in OBJECT_INSTRUCTIONS:
                 raise unsupported(item, "no plan makes textures or surfaces")
@@ -310,7 +310,7 @@ class _Inliner:
             return Pair(self.rename(operand.first, names), self.rename(operand.second, names))
         return operand
 
-    def call(self, item: Instruction, names: dict[str, str], suffix: str, stack: tuple[str, ...]) -> None:
+    def call(self, item: Instruction, names: dict[str, str], stack: tuple[str, ...]) -> None:
         operands = list(item.operands)
         returns: tuple[Operand, ...] = ()
         arguments: tuple[Operand, ...] = ()

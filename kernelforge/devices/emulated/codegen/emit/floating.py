@@ -340,7 +340,7 @@ def compare(e: Emitter, i: Instruction, kind: str, a: Operand, b: Operand) -> Va
     return e.flag(text, vec)
 
 
-def combine(e: Emitter, i: Instruction, p: Value, negated: bool = False) -> Value:
+def combine(e: Emitter, i: Instruction, p: Value) -> Value:
     """Apply ``.and``/``.or``/``.xor`` with a third predicate operand, when there is one."""
     if len(i.operands) < 4:
         return p
