@@ -34,7 +34,7 @@ from kernelforge.errors import TaskError
 from kernelforge.evaluation.oracle.worker.operator_trace import LibraryCalls, OperatorRecorder
 from kernelforge.evaluation.oracle.worker.reference import seeded, tensor_spec
 from kernelforge.evaluation.oracle.worker.reference_facts import operators_one_by_one
-from kernelforge.evaluation.oracle.worker.torch_device import open_device, warming_up
+from kernelforge.evaluation.oracle.worker.torch_device import HOST, open_device, warming_up
 from kernelforge.evaluation.oracle.worker.tracing import operator_name
 from kernelforge.sandbox.channel import Channel
 
@@ -389,7 +389,7 @@ class _Positions(OperatorRecorder):  # type: ignore[no-untyped-call]
 
 
 class _Walk(fx.Interpreter):
-    """Runs a graph on fake tensors, node by node."""
+    """Runs a graph on fake tensors of the CPU, node by node, wherever the model is."""
 
     def __init__(self, graph: fx.GraphModule, recorder: _Positions) -> None:
         super().__init__(graph, garbage_collect_values=False)
@@ -401,6 +401,10 @@ class _Walk(fx.Interpreter):
         result = super().run_node(n)
         self.operators[n.name] = self.recorder.of_node
         return result
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        args, kwargs = tree_map(lambda each: HOST if isinstance(each, torch.device) else each, (args, kwargs))
+        return super().call_function(target, args, kwargs)
 
 
 def _walk(program: torch.export.ExportedProgram) -> tuple[dict[str, list[int]], _Positions]:

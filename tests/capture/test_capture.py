@@ -8,10 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 
 from kernelforge.capture.client import equal_groups, graph_reply, node_times, read_graph
 from kernelforge.capture.records import CapturedGraph
-from kernelforge.capture.worker import capture, looks_at_values
+from kernelforge.capture.worker import Made, capture, captured, exported, looks_at_values
 from kernelforge.errors import ChildDied, TaskError
 from kernelforge.hardware.specs import spec_by_key
 from kernelforge.prediction import kernel_us, predict_baseline
@@ -62,6 +63,19 @@ def test_complex_numbers_are_the_reason_why_a_group_has_no_task(graph_of: Callab
     reason = "fft_rfft is complex64: complex numbers are not supported as inputs, weights or outputs of a task"
     assert [transform.no_task, product.no_task] == [reason, reason]
     assert (transform.bytes, product.bytes) == (4 * 64 * 4 + 4 * 33 * 8, 2 * 4 * 33 * 8)
+
+
+def test_the_graph_of_a_model_on_a_device_is_walked_on_the_host() -> None:
+    """As of a model that :func:`.splice` is given; ``meta`` stands in for a GPU."""
+    elsewhere = torch.device("meta")
+
+    class Net(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.softmax(x + torch.arange(64, device=x.device), -1)
+
+    program = exported(Made(Net(), (torch.empty(4, 64, device=elsewhere),), {}))
+    graph = read_graph(captured(program) | {"training": False})
+    assert [node.op.split(".")[1] for node in graph.nodes if node.kind == "op"] == ["arange", "add", "softmax"]
 
 
 @pytest.mark.slow
