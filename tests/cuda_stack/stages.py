@@ -79,7 +79,7 @@ REQUESTS: dict[str, list[dict[str, Any]]] = {
     ],
     "gpu-modelnew": [{"op": "start", "threads": 1, "device": "cuda:0"}, {"op": "load", "source": CANDIDATE}],
 }  # fmt: skip
-LIMITS = Limits(wall_s=300, cpu_s=300, memory_bytes=8 << 30, tmp_bytes=256 << 20, file_bytes=256 << 20)
+LIMITS = Limits(wall_s=600, cpu_s=600, memory_bytes=8 << 30, tmp_bytes=256 << 20, file_bytes=256 << 20)
 
 
 def main(arguments: list[str]) -> int:
