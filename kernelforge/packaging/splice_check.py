@@ -169,7 +169,10 @@ def splice_model(
     """
     spec = find_spec(device)
     if spec is None:
-        raise UsageError(f"{device} is no emulated device")
+        raise UsageError(
+            f"{device} is no emulated device, on which packages are compared and times are predicted: leave out "
+            "--device, or name the one that they were evaluated on, such as emulated:h100"
+        )
     for folder in folders:
         manifest = read_manifest(folder)
         if manifest.emulated != device:

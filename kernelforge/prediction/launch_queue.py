@@ -112,7 +112,7 @@ def measured_launch_queue(events: Sequence[Mapping[str, Any]]) -> LaunchQueue:
             host_end = max(host_end, start + float(event.get("dur", 0.0)))
     kernels = [event for event in events if event.get("cat") == "kernel"]
     if not kernels:
-        raise ValueError("the profiler's trace has no kernel")
+        raise ValueError("the profiler's trace has no kernel; let users read the GPU's counters (docs/gpus.md)")
     waits = []
     for event in kernels:
         correlation = int(event.get("args", {}).get("correlation", 0))

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from kernelforge.capture.client import Source
+from kernelforge.errors import UsageError
 from kernelforge.packaging import splice_check
 from kernelforge.packaging.splice_check import Splice
 from tests.packaging.two_blocks import TWO_BLOCKS, norm_package
@@ -49,6 +51,12 @@ def test_an_operator_that_is_a_little_wrong_is_refused_with_its_error(
     monkeypatch.setattr(splice_check, "MOST_INSTRUCTIONS", 10_000)
     done = cli(*command, "--package", wrong)
     assert (done.code, "outputs   not compared" in done.out) == (1, True), "over budget nothing is called equal"
+
+
+def test_a_gpu_is_refused_with_what_to_name_in_its_place() -> None:
+    source = Source(Path("net.py"), "make_model", TWO_BLOCKS)
+    with pytest.raises(UsageError, match="leave out --device, or name the one that they were evaluated on"):
+        splice_check.splice_model(source, source, [Path("g01")], "cuda:0")
 
 
 @pytest.mark.slow
