@@ -2,7 +2,8 @@
 
    Each step that the system refuses is written to the log, and cuInit then returns 304 (CUDA_ERROR_OPERATING_SYSTEM), as
    the real one does. Where all are allowed it returns 100 (CUDA_ERROR_NO_DEVICE), or 0 with IMITATION_GPUS=1 in the
-   environment, which only processes outside the jail have. The log is the first device node of the driver: a process
+   environment, which only processes outside the jail have, or where CUDA_VISIBLE_DEVICES names its GPU, as for processes
+   in the jail. With IMITATION_COMPUTE_MODE=0 several processes may use the GPU, so that it is the default device. The log is the first device node of the driver: a process
    in a jail can write to it, and whoever holds the other end of that terminal reads along.
 
    Sources of the steps: a trace of cuInit by driver 580.159.04 on an H100 (November 2026); before that, published traces
@@ -148,8 +149,8 @@ static int start(void) {
   all &= step("make a memory file", memory_file());
   all &= step("reserve a terabyte of addresses", reserve());
   if (!all) return OPERATING_SYSTEM;
-  const char *setting = getenv("IMITATION_GPUS");
-  gpus = setting ? atoi(setting) : 0;
+  const char *setting = getenv("IMITATION_GPUS"), *visible = getenv("CUDA_VISIBLE_DEVICES");
+  gpus = setting ? atoi(setting) : visible && strncmp(visible, "GPU-11111111-", 13) == 0;
   return gpus ? SUCCESS : NO_DEVICE;
 }
 
@@ -173,7 +174,9 @@ int cuDeviceGetName(char *name, int length, int device) { (void)device; snprintf
 int cuDeviceTotalMem_v2(size_t *bytes, int device) { (void)device; *bytes = (size_t)8 << 30; return SUCCESS; }
 int cuDeviceGetAttribute(int *value, int attribute, int device) {
   (void)device;
-  *value = attribute == 75 ? 9 : attribute == 76 ? 0 : 1; /* compute capability 9.0 */
+  const char *mode = getenv("IMITATION_COMPUTE_MODE");
+  /* compute capability 9.0; compute mode, of which 3 lets one process alone use the GPU */
+  *value = attribute == 75 ? 9 : attribute == 76 ? 0 : attribute == 20 ? (mode ? atoi(mode) : 3) : 1;
   return SUCCESS;
 }
 int cuDeviceGetUuid(unsigned char *uuid, int device) { memset(uuid, 0x11 + device, 16); return SUCCESS; }
@@ -192,6 +195,12 @@ int cuGetErrorString(int code, const char **text) {
           : code == OPERATING_SYSTEM ? "OS call failed or operation not supported on this OS"
                                      : NULL;
   return *text ? SUCCESS : INVALID_VALUE;
+}
+
+int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active) {
+  (void)device;
+  *flags = 0, *active = 1;
+  return SUCCESS;
 }
 
 /* What libraries link against and call with a GPU alone. */

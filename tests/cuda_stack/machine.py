@@ -13,6 +13,7 @@ import fcntl
 import json
 import os
 import pty
+import re
 import select
 import shutil
 import socket
@@ -36,7 +37,9 @@ from kernelforge.sandbox import syscalls  # noqa: E402 (found through the line a
 LIBRARY_FOLDER = Path("/usr/lib/x86_64-linux-gnu")
 NODES = ("nvidiactl", "nvidia0", "nvidia-uvm")
 ORDINARY_UID = 1000
-_GCC = ["gcc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1"]
+RUNTIME = "cu13/lib/libcudart.so.13"
+"""In the folder of NVIDIA's wheels."""
+_GCC = ["gcc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-shared", "-fPIC"]
 
 _DOCKER_CAPABILITIES = (0, 1, 3, 4, 5, 6, 7, 8, 10, 13, 18, 27, 29, 31)
 """CHOWN DAC_OVERRIDE FOWNER FSETID KILL SETGID SETUID SETPCAP NET_BIND_SERVICE NET_RAW SYS_CHROOT MKNOD AUDIT_WRITE
@@ -84,6 +87,8 @@ class Machine:
     gpu_nodes: bool = True
     """Whether the driver's device nodes are there; the library always is."""
     environment: dict[str, str] = field(default_factory=dict)
+    runtime: bool = False
+    """The CUDA runtime of torch's wheels is imitated (``imitation_libcudart.c``), so that torch has tensors there."""
 
 
 MACHINES = (
@@ -130,7 +135,10 @@ def run_in(machine: Machine, command: Sequence[str], *, timeout_s: float = 600.0
     with tempfile.TemporaryDirectory(prefix="kernelforge-place-") as folder:
         os.chmod(folder, 0o755)
         library = Path(folder, "libcuda.so.1")
-        subprocess.run([*_GCC, "-o", library, HERE / "imitation_libcuda.c", "-ldl", "-lpthread"], check=True)
+        source = HERE / "imitation_libcuda.c"
+        subprocess.run([*_GCC, f"-Wl,-soname,{library.name}", "-o", library, source, "-ldl", "-lpthread"], check=True)
+        if machine.runtime:
+            _build_runtime(Path(folder))
         log = Path(folder, "log")
         setting = json.dumps({"machine": asdict(machine), "folder": folder, "log": str(log)})
         done = subprocess.run(
@@ -139,6 +147,25 @@ def run_in(machine: Machine, command: Sequence[str], *, timeout_s: float = 600.0
             timeout=timeout_s, check=False, cwd="/",
         )  # fmt: skip
         return Outcome(done.returncode, done.stdout, tuple(log.read_text().splitlines()) if log.exists() else ())
+
+
+def _nvidia_wheels() -> Path:
+    (wheels,) = Path(sys.prefix, "lib").glob("python*/site-packages/nvidia")
+    return wheels
+
+
+def _build_runtime(folder: Path) -> None:
+    """Write the imitated runtime into ``folder``, with every name that NVIDIA's has."""
+    library = _nvidia_wheels() / RUNTIME
+    listed = subprocess.run(["nm", "-D", "--defined-only", library], check=True, capture_output=True, text=True).stdout
+    source = HERE / "imitation_libcudart.c"
+    missing = set(re.findall(r"\b_*cuda[A-Z]\w*", listed)) - set(re.findall(r"(_*cuda[A-Z]\w*)\(", source.read_text()))
+    (folder / "others.c").write_text("".join(f"int {name}(void) {{ return 801; }}\n" for name in sorted(missing)))
+    (folder / "versions").write_text(f"{library.name} {{ global: *; }};\n")
+    shape = [f"-Wl,-soname,{library.name}", f"-Wl,--version-script={folder / 'versions'}"]
+    headers = ["-I", str(library.parents[1] / "include")]
+    sources = [str(source), str(folder / "others.c"), "-ldl"]
+    subprocess.run([*_GCC, *shape, *headers, "-o", str(folder / library.name), *sources], check=True)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -151,6 +178,9 @@ def main(arguments: Sequence[str]) -> int:
     tty.setraw(slave)
     os.chmod(os.ttyname(slave), 0o666)
     _put_library(folder)
+    if machine.runtime:
+        runtime = _nvidia_wheels() / RUNTIME
+        syscalls.mount(str(folder / runtime.name), str(runtime), None, syscalls.MS_BIND)
     _put_nodes(os.ttyname(slave) if machine.gpu_nodes else None, folder)
     command = _put_python(machine, arguments[1:])
     parent_end, child_end = socket.socketpair()

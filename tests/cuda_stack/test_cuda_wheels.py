@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import json
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -33,6 +34,8 @@ NO_GPU = {
     "replay": "CUDA_ERROR_NO_DEVICE while opening GPU 0",
 }
 """How each process ends whose library could start CUDA and found no GPU."""
+SHOWN = {"IMITATION_GPUS": "1", "IMITATION_COMPUTE_MODE": "0"}
+"""Lets processes outside the jail see a GPU that several processes may use."""
 
 
 @cache
@@ -66,6 +69,32 @@ def test_without_a_jail_each_role_is_refused_in_a_sentence(name: str) -> None:
     reached, _ = stages(name)
     for role in ("gpu-runner", "gpu-oracle", "gpu-modelnew"):
         assert reached[role]["refused"].startswith("untrusted code is refused")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "capture {checkout}/tests/cuda_stack/model.py:make_model --inputs make_inputs",
+        "calibrate",
+        "run --suite core --task softmax --rounds 1 --measure energy=yes --measure launches=yes",
+    ],
+)
+def test_a_gpu_that_cannot_be_opened_is_refused_in_a_sentence(command: str) -> None:
+    machine = replace(BY_NAME["root"], environment=SHOWN)
+    outcome = run_in(machine, ["{python}", "-m", "kernelforge", *command.split(), "--device", "cuda:0"])
+    assert outcome.status == 2, outcome.output
+    assert outcome.output.splitlines()[-1].startswith("error: cuda:0 cannot be used: CUDA_ERROR_"), outcome.output
+    assert "--device emulated" in outcome.output
+    assert outcome.driver == ("free cuInit reached ok", "jailed cuInit reached ok"), "the list of GPUs, and the runner"
+
+
+@pytest.mark.parametrize("name", ["root", "Docker, files under /root", "Docker, Landlock 1"])
+def test_a_model_is_run_on_the_gpu_in_the_jail(name: str) -> None:
+    """As far as the profiler, which sees no kernel of an imitated GPU. Helper processes start no CUDA."""
+    machine = replace(BY_NAME[name], runtime=True)
+    outcome = run_in(machine, ["{python}", f"{{checkout}}/{HERE.relative_to(HERE.parents[1])}/capture_model.py"])
+    assert "model.py: the profiler of PyTorch saw no kernel of the model" in outcome.output, outcome.output
+    assert outcome.driver == ("jailed cuInit reached ok",)
 
 
 @pytest.mark.parametrize("name", ["root", "Docker, files under /root", "Docker, Landlock 1"])
