@@ -133,7 +133,12 @@ def why_ended(address: HostAddress, messages: Sequence[str]) -> DeviceError:
     if address.modal:
         return DeviceError(f"{address.url()} cannot be used: {last[:500]}")
     by_hand = f"ssh {'' if address.port is None else f'-p {address.port} '}{where}"
-    if "Host key verification failed" in text:
+    if "REMOTE HOST IDENTIFICATION HAS CHANGED" in text:
+        why = (
+            "its host key is another one than the known one: ask its owner whether the key was changed, and then "
+            "remove the old one with `ssh-keygen -R`"
+        )
+    elif "Host key verification failed" in text:
         why = f"its host key is not known here: connect once with `{by_hand}` and compare the key"
     elif "Permission denied" in text:
         why = f"it refuses the login: see that `{by_hand}` works without a password, with a key or an agent"

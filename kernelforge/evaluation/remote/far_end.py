@@ -95,6 +95,9 @@ def serve(descriptor: int, start: Start) -> None:
         ready, requests = start(FarSettings.model_validate(first), lambda message: writer.send({"tell": message}))
     except KernelForgeError as error:
         writer.send({"failed": error_frame(error)})
+        # A thread carries the frame: the end of this process would end it, and the reason would be lost.
+        while receive(frames) is not None:
+            pass
         return
     executor = ThreadPoolExecutor(_THREADS, thread_name_prefix="request")
     with requests:

@@ -122,3 +122,12 @@ def test_a_port_that_fails_is_told_from_the_number_of_a_gpu() -> None:
         why_ended(address, ["Bad port '0'"])
     )
     assert "host[:port]" not in str(why_ended(parse_address("ssh://box")[0], ["no route to host"]))
+
+
+def test_a_key_that_changed_is_no_unknown_one() -> None:
+    address = parse_address("ssh://box")[0]
+    changed = why_ended(
+        address, ["@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @", "Host key verification failed."]
+    )
+    assert "another one than the known one" in str(changed)
+    assert "is not known here" in str(why_ended(address, ["Host key verification failed."]))
