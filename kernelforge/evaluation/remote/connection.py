@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from kernelforge.devices.remote.address import parse_address
 from kernelforge.devices.remote.relay import BEAT, BEAT_S
 from kernelforge.devices.remote.ssh import RemoteProcess
-from kernelforge.errors import DeviceError, SandboxError
+from kernelforge.errors import DeviceError, KernelForgeError, SandboxError
 from kernelforge.evaluation.remote.settings import FarSettings
 from kernelforge.records import Fingerprint, MeasureSettings
 from kernelforge.utils.closing import Closing
@@ -291,5 +291,7 @@ class RemoteMachine(Closing):
             except ConnectionCut:
                 why = process.last_message() or "no reason was given"
                 failure = DeviceError(f"{self.name} cannot be used: its process ended before it was ready: {why[:300]}")
+            except KernelForgeError as error:
+                raise type(error)(f"{self.name}: {error}") from error
         assert failure is not None
         raise failure

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from kernelforge.errors import DeviceError
+from kernelforge.evaluation.remote import connection
 from kernelforge.evaluation.remote.far_end import serve
 from kernelforge.evaluation.remote.settings import FarSettings
 from kernelforge.utils.frames import error_from, packed, receive
@@ -34,3 +35,15 @@ def test_the_reason_why_it_cannot_start_is_read_before_it_ends(monkeypatch: pyte
         here.shutdown(socket.SHUT_WR)
         process.join(timeout=30)
         assert not process.is_alive()
+
+
+def test_what_the_other_machine_says_has_its_name_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lack there does not read as one of this machine."""
+
+    def refuse(*args: object, **options: object) -> Any:
+        raise DeviceError("this machine has no GPU")
+
+    monkeypatch.setattr(connection, "RemoteProcess", lambda *args, **options: None)
+    monkeypatch.setattr(connection, "Connection", refuse)
+    with pytest.raises(DeviceError, match=r"^ssh://box/cuda:0: this machine has no GPU$"):
+        connection.RemoteMachine("ssh://box/cuda:0", "entry")
