@@ -12,7 +12,7 @@ from kernelforge.records import Attempt, Budget, Operator, RunState, Verdict
 from kernelforge.run import configure
 from tests.run.run_helpers import open_store, run_in
 
-pytestmark = pytest.mark.usefixtures("warm_workshop")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("warm_workshop")]
 
 TRANSCRIPT = Path(__file__).parents[2] / "results" / "reference" / "exchange-levels.jsonl"
 
@@ -55,7 +55,6 @@ def check_accepted_where_faster(attempts: list[Attempt]) -> None:
         best_us = min(best_us, modelled_us(attempt))
 
 
-@pytest.mark.slow
 def test_the_transcript_says_who_wrote_it() -> None:
     header, talks = read_transcript(TRANSCRIPT)
     assert "Claude" in header.written_by
@@ -75,7 +74,6 @@ def refused(attempts: list[Attempt]) -> None:
     assert attempts[-1].note.startswith("not accepted: modelled time")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "expected", "last"), [("matmul_square", [OK, OK, WRONG, OK, OK], repaired), ("softmax", [OK] * 4, refused)]
 )

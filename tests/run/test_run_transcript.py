@@ -12,7 +12,7 @@ from kernelforge.records import Attempt, Budget, Operator, RunState, Verdict
 from kernelforge.run import Event, StopSignal, configure, resume_run
 from tests.run.run_helpers import Watcher, open_store, run_in
 
-pytestmark = pytest.mark.usefixtures("warm_workshop")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("warm_workshop")]
 
 TRANSCRIPT = Path(__file__).parents[2] / "results" / "reference" / "exchange-core.jsonl"
 
@@ -40,11 +40,7 @@ CUT_TO = {
 }
 """A counter of each task, and the share of it that the last attempt may keep of what the first correct one had."""
 
-
-LAST = "transpose"
-"""Prompts show lessons of earlier tasks, those of cross_entropy the ones of softmax, and none shows this task's."""
-TASKS = [pytest.param(task, marks=[pytest.mark.slow] if task == LAST else []) for task in RECORDED]
-EACH = pytest.mark.parametrize("task", TASKS)
+EACH = pytest.mark.parametrize("task", RECORDED)
 
 
 def replayed(folder: Path, tasks: Sequence[str], coder: str, stop_at: tuple[str, int]) -> list[Attempt]:
@@ -75,16 +71,12 @@ def replayed(folder: Path, tasks: Sequence[str], coder: str, stop_at: tuple[str,
 
 
 @pytest.fixture(scope="module")
-def replay_of_all(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, warm_workshop: None
-) -> list[Attempt]:
-    """All tasks of the selected tests, to the letter, stopped after an attempt that does not build.
+def replay_of_all(tmp_path_factory: pytest.TempPathFactory, warm_workshop: None) -> list[Attempt]:
+    """All tasks, to the letter, stopped after an attempt that does not build.
 
     A prompt that has changed since is a miss, and fails here; results/reference/README.md says what to do then.
     """
-    selected = {item.callspec.params["task"] for item in request.session.items if EACH.mark in item.iter_markers()}
-    tasks = tuple(task for task in RECORDED if task in selected or task != LAST)
-    return replayed(tmp_path_factory.mktemp("whole"), tasks, f"replay:{TRANSCRIPT}", ("cross_entropy", 1))
+    return replayed(tmp_path_factory.mktemp("whole"), tuple(RECORDED), f"replay:{TRANSCRIPT}", ("cross_entropy", 1))
 
 
 def of(attempts: list[Attempt], task: str) -> list[Attempt]:
@@ -119,7 +111,6 @@ def recorded_replies(task: str) -> list[str]:
     return [line.reply for talk in talks for line in talk.lines if (line.agent, line.task) == ("coder", task)]
 
 
-@pytest.mark.slow
 def test_the_transcript_says_who_wrote_it() -> None:
     header, talks = read_transcript(TRANSCRIPT)
     assert "Claude" in header.written_by
@@ -127,7 +118,6 @@ def test_the_transcript_says_who_wrote_it() -> None:
     assert {line.task for talk in talks for line in talk.lines} == set(RECORDED)
 
 
-@pytest.mark.slow
 @EACH
 def test_every_attempt_has_the_recorded_verdict(replay_of_all: list[Attempt], task: str) -> None:
     assert outcomes(replay_of_all, task) == RECORDED[task]
@@ -138,7 +128,6 @@ def test_a_resumed_run_goes_on_behind_the_replies_it_has_used(replay_of_all: lis
     assert coder_replies(replay_of_all, task) == recorded_replies(task)
 
 
-@pytest.mark.slow
 def test_a_race_is_caught_and_the_next_reply_mends_it(replay_of_all: list[Attempt]) -> None:
     crashed, mended, _ = of(replay_of_all, "cumsum")
     assert "race" in crashed.evaluation.reason
@@ -149,7 +138,6 @@ def test_a_race_is_caught_and_the_next_reply_mends_it(replay_of_all: list[Attemp
     assert mended.accepted
 
 
-@pytest.mark.slow
 def test_a_repair_is_judged_by_what_its_parent_set_out_to_do(replay_of_all: list[Attempt]) -> None:
     _, broken, mended = of(replay_of_all, "cross_entropy")
     assert broken.evaluation.build is not None
@@ -165,14 +153,12 @@ def test_later_replies_cut_what_they_set_out_to_cut(replay_of_all: list[Attempt]
     assert last.accepted is (task != "rmsnorm"), last.note
 
 
-@pytest.mark.slow
 def test_fewer_sectors_without_less_time_are_no_gain(replay_of_all: list[Attempt]) -> None:
     *_, last = of(replay_of_all, "rmsnorm")
     assert last.note.startswith("not accepted: modelled time")
     assert LOAD_SECTORS in last.note
 
 
-@pytest.mark.slow
 def test_a_tuned_child_is_an_attempt_that_the_next_round_goes_on_from(replay_of_all: list[Attempt]) -> None:
     seed, child, better, _ = of(replay_of_all, "matmul")
     assert [trial.choices for trial in seed.trials] == [{"TILE": 16}, {"TILE": 32}]
