@@ -17,6 +17,7 @@ from typing import Any, Final, Literal
 
 import torch
 from torch import nn
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.autograd import forward_ad
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.weak import TensorWeakRef
@@ -343,11 +344,11 @@ class Operator:
             return self._references[at]
 
     def _new_reference(self, at: int) -> Reference:
-        # As in an evaluation: without the fake tensors of a tracer, or the default device and dtype of the user.
+        # As in an evaluation: without a transform, a tracer's fake tensors, or the user's default device and dtype.
         dtype = torch.get_default_dtype()
         torch.set_default_dtype(torch.float32)
         try:
-            with _disable_current_modes(), HOST:
+            with temporarily_clear_interpreter_stack(), _disable_current_modes(), HOST:
                 return Reference(self._reference_text, self.manifest.sizes[at].parameters, filename=REFERENCE)
         finally:
             torch.set_default_dtype(dtype)
