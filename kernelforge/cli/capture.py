@@ -15,6 +15,7 @@ from kernelforge.cli.support.options import (
     ModuleOption,
     UnconfinedOption,
     console,
+    default_device,
     model_sources,
     print_view,
     warn,
@@ -68,8 +69,9 @@ def capture(
     if write and top:
         raise UsageError("--write and --top both choose groups; give one of them")
     from kernelforge.capture.client import capture_model, capture_on_gpu
-    from kernelforge.devices import best_device, check_device
+    from kernelforge.devices import check_device
     from kernelforge.hardware.specs import find_spec
+    from kernelforge.records import MeasureSettings
     from kernelforge.report.terminal.capture import capture_lines
     from kernelforge.tasks.loaders.write_suite import Origin, refuse_other_folder
 
@@ -77,7 +79,11 @@ def capture(
     origin = Origin("capture", Path(":".join(filter(None, (str(source.path), source.function, module)))))
     if output is not None:
         refuse_other_folder(output, origin)
-    named = check_device(device or best_device())
+    named = (
+        check_device(device)
+        if device
+        else default_device(opens=True, measure=MeasureSettings(), allow_unconfined=allow_unconfined)
+    )
     spec = find_spec(named)
     if spec is not None:
         captured = capture_model(

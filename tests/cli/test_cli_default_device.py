@@ -113,7 +113,7 @@ def opens(used: list[str]) -> Callable[..., object]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", ["serve", "mcp", "prompts", "eval", "eval --lane modelnew"])
+@pytest.mark.parametrize("command", ["serve", "mcp", "prompts", "eval", "eval --lane modelnew", "capture"])
 def test_a_command_falls_back_and_says_so_once(
     command: str, gpus: Gpus, cli: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path
 ) -> None:
@@ -122,6 +122,10 @@ def test_a_command_falls_back_and_says_so_once(
     monkeypatch.setattr("kernelforge.cli.serve._engine", lambda name, address, device, **options: note(device))
     monkeypatch.setattr("kernelforge.evaluation.remote.machines.EvaluatorPool", note)
     monkeypatch.setattr("kernelforge.modelnew.remote.ModelNewEvaluators", note)
+    monkeypatch.setattr(
+        "kernelforge.capture.client.capture_model", lambda source, inputs, spec, **_: note(f"emulated:{spec.key}")
+    )
+    monkeypatch.setattr("kernelforge.capture.client.capture_on_gpu", lambda source, inputs, gpu, **_: note(gpu))
     (tmp_path / "candidate.py").write_text("import torch\nclass ModelNew(torch.nn.Module):\n    pass\n")
     arguments = {
         "serve": ["serve", "--port", "0"],
@@ -129,6 +133,7 @@ def test_a_command_falls_back_and_says_so_once(
         "prompts": ["prompts", "show", "repair", "--task", "softmax"],
         "eval": ["eval", "candidate.py", "--task", "softmax"],
         "eval --lane modelnew": ["eval", "candidate.py", "--task", "softmax", "--lane", "modelnew"],
+        "capture": ["capture", "candidate.py:make_model", "--inputs", "candidate.py:make_inputs"],
     }[command]
     done = cli(*arguments)
     assert used == ["cpu" if "modelnew" in command else "emulated:h100"], done.err
