@@ -120,6 +120,7 @@ def test_the_threat_model_names_modules_and_tests_that_exist() -> None:
         assert [path for path in named if not path.exists()] == [], boundary
 
 
+@pytest.mark.slow
 def test_the_tasks_of_papers_exist() -> None:
     named = re.findall(r"`([\w-]+)/(\w+)`", (ROOT / "docs" / "papers.md").read_text())
     assert len(named) > 30
@@ -144,6 +145,7 @@ def test_readme_leads_to_the_docs_and_the_licence() -> None:
     assert {"docs/README.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE"} <= links
 
 
+@pytest.mark.slow
 def test_no_file_names_a_path_of_somebodys_machine() -> None:
     homes = re.compile("/" + r"(?:work|opt/kf|home/\w+|Users/\w+)/[\w.]")
     offending = []

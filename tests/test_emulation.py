@@ -217,6 +217,7 @@ def test_only_emulated_devices_are_taken() -> None:
         Emulator("cuda:0")
 
 
+@pytest.mark.slow
 def test_the_page_loads_nothing_and_escapes_the_source(own_emulator: Emulator) -> None:
     source = SOURCE.replace("int i =", "/* <script>alert(1)</script> */ int i =")
     view = emulation_view(own_emulator.run(source, SCALE, {"x": "f32[64]"}, lines=True))

@@ -65,6 +65,7 @@ def sources(folder: str) -> list[Path]:
     return sorted(path for path in (ROOT / folder).rglob("*") if path.is_file() and "__pycache__" not in path.parts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", DATA)
 def test_data_folders_are_inside_byte_for_byte(wheel: zipfile.ZipFile, folder: str) -> None:
     files = sources(folder)

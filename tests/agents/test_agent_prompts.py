@@ -96,6 +96,7 @@ def get_init_inputs():
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", ["2, 1024", "5, 37", "1, 1"])
 def test_the_worked_example_is_right(shape: str, compiler: Compiler) -> None:
     text = coder_prompt(request(Operator.SEED, None)).text

@@ -159,6 +159,7 @@ def test_a_seed_asked_for_again_is_another_one() -> None:
     assert proposed("rmsnorm", Operator.SEED, None, Design()) == Design(("fuse",))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("operator", [Operator.OPTIMISE, Operator.FSR])
 def test_without_a_finding_samples_take_different_moves(operator: Operator) -> None:
     taken = [proposed("rmsnorm", operator, Design(), sample=sample).moves for sample in range(4)]

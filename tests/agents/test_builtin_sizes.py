@@ -161,6 +161,7 @@ def test_operators_share_kernels_where_the_plan_would_be_too_long(monkeypatch: p
     assert render(graph(32, 48), Design()).plan.count("empty(") == 1
 
 
+@pytest.mark.slow
 def test_a_slice_as_long_as_an_input_is_no_half_of_a_weight(compiler: Compiler) -> None:
     """A mask of twice the length at both sizes that are shown, as in KernelBench's MiniGPT block."""
     source = TASK.format(init='self.register_buffer("mask", torch.rand(M, M))', body="x + self.mask[:x.shape[2], :1]")
@@ -220,6 +221,7 @@ def test_indices_have_64_bits_where_a_tensor_has_more_elements_than_32_count(
     assert "long long" not in render(graph(2**16, 2**14), Design(moves)).source
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moves", [(), ("vectorise",)])
 @pytest.mark.parametrize("sums", ["torch.softmax(x, 1)", "x.mean(1)", "x.sum(0)", "x @ x.T", "x / x.sum() - x.max()"])
 def test_a_long_sum_is_one_of_sums_of_runs(
@@ -304,6 +306,7 @@ def test_a_quotient_keeps_products_in_brackets_whole() -> None:
     assert quotient(Dim("n * c", 35), Dim("n", 5)) == Dim("c", 7)
 
 
+@pytest.mark.slow
 def test_a_state_may_be_overwritten(compiler: Compiler) -> None:
     state = "        self.state = torch.zeros(N, N)\n    def forward(self, x):\n        x = self.state.copy_(x * 2)"
     task = NETWORK.format(width=16, depth=1).replace("    def forward(self, x):", state)

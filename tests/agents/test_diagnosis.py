@@ -36,6 +36,7 @@ def diagnosed(case: Faulty, compiler: Compiler) -> tuple[Diagnosis, ...]:
     return diagnose(profile, build, facts)
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(4)
 @pytest.mark.parametrize("case", FAULTY, ids=lambda case: case.name)
 def test_the_planted_fault_is_named_first(case: Faulty, compiler: Compiler) -> None:
@@ -45,6 +46,7 @@ def test_the_planted_fault_is_named_first(case: Faulty, compiler: Compiler) -> N
     assert any(character.isdigit() for character in result[0].evidence)
 
 
+@pytest.mark.slow
 def test_a_kernel_at_the_floor_has_no_fault(compiler: Compiler) -> None:
     result = diagnosed(SOUND, compiler)
     assert not any(item.curable for item in result)

@@ -88,6 +88,7 @@ def test_a_journalled_case_knows_nothing_of_what_came_later() -> None:
         journalled(samples.BRIEF, samples.HISTORY, 9)
 
 
+@pytest.mark.slow
 def test_the_list_names_every_prompt() -> None:
     listed = run("list")
     assert listed.exit_code == 0

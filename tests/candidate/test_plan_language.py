@@ -336,6 +336,7 @@ def test_a_plan_is_resolved_anew_for_each_size() -> None:
         assert plan.resolve([TensorSpec.contiguous((rows, 2), DType.FLOAT32)], {}, {}).launches[0].grid[0] == rows
 
 
+@pytest.mark.slow
 def test_a_recurrent_network_fits_the_limits() -> None:
     """A GRU of 2 layers over 512 steps: 3,074 launches, a few hundred thousand steps, two scratch buffers."""
     text = """

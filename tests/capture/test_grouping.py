@@ -81,6 +81,7 @@ CASES = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_groups(name: str, graph_of: Callable[..., CapturedGraph]) -> None:
     body, inputs, init, expected = CASES[name]

@@ -67,6 +67,7 @@ def test_what_cannot_be_drawn_says_why_and_what_can(figure: Any, tmp_path: Path)
     assert not (tmp_path / "no.svg").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "message"),
     [

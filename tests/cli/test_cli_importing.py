@@ -49,6 +49,7 @@ def runner(warm_zygotes: None) -> CliRunner:
     return CliRunner()
 
 
+@pytest.mark.slow
 def test_convert_writes_a_reply_that_compiles_for_its_task(runner: CliRunner, tmp_path: Path) -> None:
     (tmp_path / "swish.py").write_text(SWISH)
     out = tmp_path / "swish.md"

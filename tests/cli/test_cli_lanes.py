@@ -45,6 +45,7 @@ def test_a_wrong_class_leaves_with_1_and_earns_no_reward(cli, candidate: str, tm
     assert evaluation["fingerprint"]["device"] == "cpu"
 
 
+@pytest.mark.slow
 def test_an_emulated_device_runs_no_class(cli, candidate: str) -> None:
     done = cli("eval", candidate, "--task", "softmax", "--lane", "modelnew", "--device", "emulated")
     assert done.code == 2
@@ -75,6 +76,7 @@ def test_a_class_has_no_approximations_to_choose(cli, candidate: str) -> None:
     assert "--approx is of the emulated device" in done.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "message"),
     [

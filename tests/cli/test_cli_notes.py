@@ -19,6 +19,7 @@ def test_words_bottleneck_operator_and_gpu_narrow_the_notes(cli) -> None:
         assert note["capabilities"][0] <= [8, 6] <= note["capabilities"][1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["--arch", "9.0"], ["--arch", "sm_90a"], ["--device", "emulated:h100"]])
 def test_a_gpu_is_named_by_version_or_name(cli, arguments: list[str]) -> None:
     done = cli("notes", "find", "wgmma", *arguments)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 
+@pytest.mark.slow
 def test_the_best_attempt_is_packaged(cli: Callable[..., Any], journal: Path, tmp_path: Path) -> None:
     done = cli("package", "newer/softmax", "--output", "op", "--licence", "MIT")
     assert (done.code, done.err) == (0, "")

@@ -15,6 +15,7 @@ from tests.support.recorded_run import HOSTILE, TASKS
 pytestmark = pytest.mark.usefixtures("journal")
 
 
+@pytest.mark.slow
 def test_show_begins_with_the_latest_run(cli):
     done = cli("show")
     assert done.code == 0

@@ -69,6 +69,7 @@ def test_a_stored_reward_that_the_policy_does_not_give_is_told(cli: Cli, journal
     assert "1 of 11 differ" in done.err
 
 
+@pytest.mark.slow
 def test_what_has_no_score_says_why(cli: Cli, journal: Path) -> None:
     rows = cli("reward", "recompute", "--policy", "kevin/1", "--json", "--results", str(journal)).json()["rows"]
     (infra,) = [row for row in rows if row["verdict"] == "INFRA"]
@@ -92,6 +93,7 @@ def test_a_table_and_csv_have_a_row_for_each_reward(cli: Cli, journal: Path) -> 
     assert set(json.loads(rows[0]["components"])) == set(POLICIES["cuda-l2/1"].parts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -112,6 +112,7 @@ def test_what_has_not_ended_in_time_is_cancelled(
     assert "cancelled by the caller" in done.out
 
 
+@pytest.mark.slow
 def test_the_token_comes_from_a_file(cli: Callable[..., Any], server: ProtocolServer, tmp_path: Path) -> None:
     (tmp_path / "reply.md").write_text("now 1")
     (tmp_path / "token").write_text("kf_secret\n")

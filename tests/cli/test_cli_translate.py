@@ -132,6 +132,7 @@ def test_rows_hold_prompt_reply_and_verdict_though_a_later_call_fails(
     assert bad["group"] == good["group"]
 
 
+@pytest.mark.slow
 def test_a_file_that_cannot_be_written_costs_no_call(cli: Callable[..., Done], tmp_path: Path) -> None:
     done = cli("translate", "--coder", "openai:m", "--output", str(tmp_path))
     assert done.code == 2

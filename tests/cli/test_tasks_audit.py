@@ -97,6 +97,7 @@ def test_tasks_are_audited_in_order_and_what_is_the_same_once(cli, suite):
     assert positive["stale"] == ["stale@output0 is argued to be equivalent, but it is killed"]
 
 
+@pytest.mark.slow
 def test_all_and_one_task_cannot_both_be_meant(cli):
     for verb in ("check", "audit"):
         done = cli("tasks", verb, "--all", "--task", "softmax")

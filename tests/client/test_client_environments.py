@@ -23,6 +23,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedJobs]:
         yield served
 
 
+@pytest.mark.slow
 async def test_gathering_hands_back_partial_sessions_and_a_later_one_continues_them(served: ServedJobs) -> None:
     async with AsyncClient(served.url) as client:
         sessions = [await client.session(TASK, turns=2) for _ in range(3)]

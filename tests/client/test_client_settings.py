@@ -70,6 +70,7 @@ def test_threads_share_a_client(server: ProtocolServer) -> None:
     assert len(server.jobs) == 40
 
 
+@pytest.mark.slow
 def test_a_forked_child_has_connections_of_its_own(server: ProtocolServer) -> None:
     """Parent and child go on at once; on one shared connection each would read the other's answers."""
     with Client(server.url) as client:

@@ -123,6 +123,7 @@ def test_lanes_may_part_between_a_bssy_and_where_they_join(read) -> None:
     assert not any(block.may_part for block in loops)  # all lanes make as many rounds
 
 
+@pytest.mark.slow
 def test_a_call_that_never_returns_leaves_its_loop(read) -> None:
     """Before compute capability 9 ptxas writes such calls; as a subroutine, nothing would come after the loop."""
     source = PRODUCTS.read_text(encoding="utf-8")

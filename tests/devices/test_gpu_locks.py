@@ -283,6 +283,7 @@ def test_a_process_that_asks_again_at_once_does_not_starve_others(locks, tmp_pat
             greedy.kill()
 
 
+@pytest.mark.slow
 def test_a_forked_child_does_not_keep_the_lease_of_its_parent(locks):
     reading, writing = os.pipe()
     with locks.hold("cuda:0"):

@@ -299,6 +299,7 @@ def test_a_captured_baseline_is_replayed_and_checked_so(monkeypatch: pytest.Monk
     assert not baselines.arm("eager", draws_of(reckoner, 1), 0).captured
 
 
+@pytest.mark.slow
 def test_a_compiled_baseline_that_cannot_be_captured_is_timed_with_its_launches(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

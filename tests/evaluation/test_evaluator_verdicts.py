@@ -137,6 +137,7 @@ def test_an_unwritten_element_is_seen_at_many_operations_too(
     refused(evaluator, Verdict.WRONG, source=KERNEL.replace("if (i < n)", "if (i < n - 1)"))
 
 
+@pytest.mark.slow
 def test_to_wait_for_the_device_is_not_the_candidates_doing(
     evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -237,6 +238,7 @@ def test_syntax_errors_come_back_with_line_and_message(evaluator: Evaluator) -> 
     refused(evaluator, Verdict.BUILD, "candidate.cu:3", "undefined", source=KERNEL.replace("x[i]", "nope[i]"))
 
 
+@pytest.mark.slow
 def test_a_kernel_name_the_source_lacks(evaluator: Evaluator) -> None:
     refused(evaluator, Verdict.BUILD, "saxpy", plan=PLAN.replace("axpy[", "saxpy["))
 
@@ -247,6 +249,7 @@ def test_wrong_argument_count_and_type(evaluator: Evaluator) -> None:
     refused(evaluator, Verdict.BUILD, "argument 4", plan=PLAN.replace("i32(", "i64("))
 
 
+@pytest.mark.slow
 def test_a_grid_of_zero(evaluator: Evaluator) -> None:
     refused(evaluator, Verdict.POLICY, "line 3", "grid", plan=PLAN.replace("ceil_div(x.numel(), 128), 128", "0, 128"))
 
@@ -277,7 +280,6 @@ def test_a_plan_may_refuse_hidden_sizes_but_not_its_own(evaluator: Evaluator) ->
     )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("path", ["/etc/passwd", "/proc/self/environ"])
 def test_included_files_of_the_host_never_show(
     evaluator: Evaluator, path: str, monkeypatch: pytest.MonkeyPatch
@@ -380,6 +382,7 @@ def test_a_reply_without_code_is_a_policy_verdict(evaluator: Evaluator) -> None:
     assert evaluation.stage == "parse"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("questions", [0, 1, 5, 12])
 def test_an_evaluation_that_nobody_wants_ends_before_its_next_part(evaluator: Evaluator, questions: int) -> None:
     answers = itertools.chain([False] * questions, itertools.repeat(True))

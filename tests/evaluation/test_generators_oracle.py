@@ -43,6 +43,7 @@ def tried(zygote: Zygote, task: Task, *values: str, size: str = "small") -> str:
         return finding.text
 
 
+@pytest.mark.slow
 def test_a_generator_that_torch_passes_is_admitted_at_every_size(zygote: Zygote) -> None:
     with Oracle(zygote, CORE.task("softmax")) as oracle:
         findings = oracle.try_generator("low_rows", recipe_for(oracle, "uniform(-900, -800)"), SIZES)
@@ -71,6 +72,7 @@ def test_inputs_that_torch_itself_does_not_pass_are_refused(
     assert reason in tried(zygote, task, fill)
 
 
+@pytest.mark.slow
 def test_infinity_is_admitted_where_results_are_finite(zygote: Zygote) -> None:
     task = make_task("torch.softmax(a, 1)", "torch.randn(8, 64)")
     assert tried(zygote, task, "where(chance(0.3), -inf, x0)") == ""
@@ -103,6 +105,7 @@ def test_a_generator_is_not_used_at_sizes_that_cost_too_much(zygote: Zygote) -> 
     assert "elements" in tried(zygote, make_task("a * 2", "torch.randn(1025, 1024)"), "constant(3)")
 
 
+@pytest.mark.slow
 def test_inputs_that_kill_the_reference_are_refused_and_the_child_is_replaced(zygote: Zygote) -> None:
     task = make_task("a * 2 if float(a.max()) < 1e9 else os._exit(3)", "torch.rand(64)", head="import os")
     with Oracle(zygote, task) as oracle:
@@ -112,6 +115,7 @@ def test_inputs_that_kill_the_reference_are_refused_and_the_child_is_replaced(zy
         assert oracle.families("small")
 
 
+@pytest.mark.slow
 def test_generators_are_known_again_to_a_child_that_replaces_another(zygote: Zygote) -> None:
     task = make_task("a * 2", "torch.randn(64) if N else os._exit(3)", head="import os\nN = 1")
     sizes = (*task.sizes, task.sizes[1].model_copy(update={"name": "hidden_deadly", "constants": {"N": 0}}))
@@ -134,6 +138,7 @@ def test_a_generator_on_trial_is_not_in_force(zygote: Zygote) -> None:
         assert "tester:g" not in oracle.families("small")
 
 
+@pytest.mark.slow
 def test_our_own_families_are_drawn_the_same_with_and_without_generators(zygote: Zygote) -> None:
     with Oracle(zygote, CORE.task("layernorm")) as oracle:
         before = [oracle.draw("small", family, 5) for family in oracle.families("small")]

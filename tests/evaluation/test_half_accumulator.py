@@ -38,6 +38,7 @@ def test_float64_inputs_are_never_summed_in_less() -> None:
     assert SequentialSums(torch.float16).dtype_for(torch.zeros(1, dtype=torch.float64)) == torch.float64
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 def test_only_a_task_that_says_so_takes_a_float16_sum(seed: int) -> None:
     for policy, taken in ((HALF, True), (TaskPolicy(), False)):

@@ -118,11 +118,13 @@ def test_a_family_is_scaled_down_until_the_outputs_are_no_longer_saturated() -> 
     assert scales["large"] == 100
 
 
+@pytest.mark.slow
 def test_a_family_that_saturates_the_outputs_at_every_scale_is_left_out() -> None:
     scales = ReferenceRunner(make_task("torch.relu(a.amin(1, keepdim=True)) + 1", "torch.rand(64, 64)")).scales("small")
     assert tuple(scales) == ("task", "edge")
 
 
+@pytest.mark.slow
 def test_families_are_not_tried_at_a_full_size_of_many_operations(monkeypatch: pytest.MonkeyPatch) -> None:
     reckoner = ReferenceRunner(make_task("a @ a", "torch.randn(32, 32)"))
     tried = set(reckoner.scales("hidden_same"))

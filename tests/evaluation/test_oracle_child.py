@@ -65,6 +65,7 @@ def test_inputs_alone_can_be_drawn_and_not_checked(zygote: Zygote) -> None:
             oracle.check(draw.handle, [draw.tensors[0]], [(64, 256)], [DType.FLOAT32])
 
 
+@pytest.mark.slow
 def test_the_graph_and_the_families_cross_the_boundary(zygote: Zygote) -> None:
     with Oracle(zygote, CORE.task("softmax")) as oracle:
         assert oracle.trace().nodes[1].op == "aten.softmax.int"
@@ -88,6 +89,7 @@ def test_an_unknown_family_is_refused(zygote: Zygote) -> None:
         oracle.draw("small", "odd", 1)
 
 
+@pytest.mark.slow
 def test_a_reference_that_kills_its_process_ends_only_the_child(zygote: Zygote) -> None:
     with pytest.raises(ChildDied):
         Oracle(zygote, make_task("a", "torch.randn(4)", head="import os; os._exit(3)"))
@@ -95,6 +97,7 @@ def test_a_reference_that_kills_its_process_ends_only_the_child(zygote: Zygote) 
         assert oracle.families("small")
 
 
+@pytest.mark.slow
 def test_a_child_that_dies_is_replaced_at_the_next_request(zygote: Zygote) -> None:
     task = make_task("a * 2", "torch.randn(4)", head="import os").model_copy(update={"suite": "fragile"})
     source = task.source.replace("return [torch.randn(4)]", "return [torch.randn(4)] if N else os._exit(3)")
@@ -150,6 +153,7 @@ def test_core_admits_every_task(zygote: Zygote) -> None:
         assert {finding.family for finding in report.findings if finding.admitted} >= {"task", "normal", "edge"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("forward", "inputs", "answer"),
     [
@@ -194,6 +198,7 @@ def test_later_answers_may_take_longer_once_a_reference_has_ended(
     assert waits == [("facts", ["small"], 60.0), *later]
 
 
+@pytest.mark.slow
 def test_shared_facts_name_no_hidden_extent(zygote: Zygote) -> None:
     task = CORE.task("conv2d")
     with Oracle(zygote, task) as oracle:

@@ -137,6 +137,7 @@ def test_evaluations_share_a_kept_draw_and_its_batch_ends_for_all(
     assert [key[:2] for key in state_of(host).kept] == [("small", "task")], "draws without evaluations are kept"
 
 
+@pytest.mark.slow
 def test_a_main_oracle_that_ends_is_replaced_with_its_kept_draws(
     host: OracleHost, opened: Callable[..., Oracle]
 ) -> None:
@@ -295,6 +296,7 @@ def test_a_host_that_is_not_there_yet_is_waited_for_unless_the_wait_is_interrupt
         connection.close()
 
 
+@pytest.mark.slow
 def test_a_connection_that_a_dying_host_did_not_take_is_made_again_to_the_next(zygote: Zygote, tmp_path: Path) -> None:
     """A process that is killed closes the connections that it has before the socket at which it listens."""
     address = tmp_path / "socket"

@@ -69,6 +69,7 @@ def test_a_baseline_needs_draws_that_are_there(zygote: Zygote) -> None:
             oracle.arm("eager", [draw.handle])
 
 
+@pytest.mark.slow
 def test_a_baseline_that_ends_the_process_is_not_tried_again(zygote: Zygote) -> None:
     head = "import os\nCALLS = [0]\ndef once(x):\n    CALLS[0] += 1\n    return x if CALLS[0] < 100 else os._exit(3)"
     task = make_task("once(a) * 2", "torch.randn(4)", head=head)
@@ -86,6 +87,7 @@ def test_a_baseline_that_ends_the_process_is_not_tried_again(zygote: Zygote) -> 
             oracle.arm("eager", [draw.handle])
 
 
+@pytest.mark.slow
 def test_a_side_whose_child_is_gone_closes_in_peace(zygote: Zygote) -> None:
     task = make_task("a * 2", "torch.randn(4)", head="import os")
     source = task.source.replace("return [torch.randn(4)]", "return [torch.randn(4)] if N else os._exit(3)")

@@ -243,6 +243,7 @@ def test_a_base_above_the_bounds_is_searched_on_shapes_alone_and_what_is_taken_i
     assert len(runs) <= 1 + len(result.sizes)
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(1, 5000), min_size=1, max_size=4), st.integers(1, 40), st.sampled_from([4, 16, 64, 512]))
 def test_scaling_keeps_equality_and_divisibility_and_never_enlarges(values: list[int], times: int, cap: int) -> None:
     full = (*values, values[0] * times, values[0])

@@ -165,6 +165,7 @@ def right(reckoner: ReferenceRunner, seed: int, wrong: float = 0.0) -> bool:
     return comparison.ok
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SLICED)
 def test_elements_are_compared_with_the_reference_on_their_slices(name: str) -> None:
     reckoner = ReferenceRunner(SLICED[name][0])

@@ -78,6 +78,7 @@ def test_a_mask_takes_the_shape_of_its_input() -> None:
     assert 0.4 < tiled[1].tile.float().mean() < 0.6
 
 
+@pytest.mark.slow
 def test_rows_that_sum_to_one_do_so_in_a_tile() -> None:
     _, tiled = drawn(f"x = torch.rand({ROWS}, {COLUMNS}).softmax(dim=-1); y = 1")
     sums = tiled[0].tile[: tiled[0].tile.numel() // COLUMNS * COLUMNS].view(-1, COLUMNS).sum(1)
@@ -150,6 +151,7 @@ def test_of_large_weights_some_rows_are_drawn_as_the_constructor_does() -> None:
     assert reference.weights()["second.weight"].shape == (16, 32768)
 
 
+@pytest.mark.slow
 def test_a_weight_of_which_no_rows_can_be_drawn_alone_is_refused() -> None:
     with pytest.raises(TaskError, match="some slices of a tensor alone"):
         ReferenceRunner(large_task("torch.rand(32768, 32768).T")).draw_tiles("full", 3)

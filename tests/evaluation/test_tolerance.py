@@ -135,6 +135,7 @@ def test_layernorm_in_one_pass_passes_and_without_epsilon_fails(seed: int) -> No
     assert not judge(reckoner, drawn, bare).ok
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("features", [1033, 512])
 def test_honest_layernorms_pass_every_family(features: int) -> None:
     init = f"self.n = nn.LayerNorm({features})"
@@ -172,6 +173,7 @@ def test_cumsum_in_order_passes_although_torch_on_the_cpu_is_better() -> None:
     assert not judge(reckoner, drawn, np.add.accumulate(x, axis=1, dtype=np.float16).astype(np.float32)).ok
 
 
+@pytest.mark.slow
 def test_a_declared_f64_accumulator_is_held_to() -> None:
     loose = ReferenceRunner(make_task("a.sum(1)", "torch.rand(4, 32768)"))
     strict = ReferenceRunner(

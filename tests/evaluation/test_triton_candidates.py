@@ -57,6 +57,7 @@ def test_a_right_kernel_is_ok_at_every_size(verdict: Callable[..., Evaluation]) 
     assert evaluation.build.kernels[0].expression.startswith("axpy<*fp32:16, *fp32:16, *fp32:16, i32")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "expected", "reason"),
     [

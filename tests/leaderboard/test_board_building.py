@@ -174,6 +174,7 @@ def test_a_failed_write_leaves_the_old_board(folder: Path, tmp_path: Path):
     assert {path.name for path in output.iterdir()} == set(BOARD_FILES)
 
 
+@pytest.mark.slow
 def test_a_verification_counts_for_the_very_entry_alone(folder: Path, made: Callable[..., EntryFile]):
     (folder / "c.verification.json").write_text(record(made("measured-c"), 5).text())
     (folder / "a.verification.json").write_text(record(made("measured-a", note="an older file"), 5).text())
@@ -263,6 +264,7 @@ def _not_compared(data: dict[str, Any]) -> None:
                 check |= {"status": "skipped", "message": "values not compared: too large", "error": None}
 
 
+@pytest.mark.slow
 def test_what_was_not_compared_at_its_full_size_is_the_best_of_no_task_and_correct_on_no_board(
     tmp_path: Path, reference: EntryFile, forged: Callable[..., EntryFile]
 ):
@@ -306,6 +308,7 @@ def _against_eager(data: dict[str, Any], tasks: int = 1000) -> None:
         timing["fastest"] = "eager" if timing["ratios"] else None
 
 
+@pytest.mark.slow
 def test_a_board_says_at_how_many_tasks_compile_was_not_there(
     tmp_path: Path, made: Callable[..., EntryFile], forged: Callable[..., EntryFile]
 ):

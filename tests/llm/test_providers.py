@@ -235,6 +235,7 @@ def test_no_answer_is_lost_among_faults(make, fake_llm) -> None:
     assert sum(usage.retries for usage in meter.usages) == len(server.calls) - 60 >= 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [{"tokens": 2000}, {"dollars": 0.06}])
 def test_a_budget_is_passed_by_less_than_one_call_per_worker(make, fake_llm, limit: dict[str, float]) -> None:
     """A call takes 120 tokens and $0.003."""

@@ -46,6 +46,7 @@ def test_a_port_that_is_taken_is_named() -> None:
             transport.serve_http(None, port, "x" * 32, print)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["before it serves", "as soon as the address is known"])
 def test_a_signal_that_comes_early_ends_the_server_too(monkeypatch: pytest.MonkeyPatch, when: str) -> None:
     def ready(address: str) -> None:

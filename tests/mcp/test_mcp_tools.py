@@ -557,6 +557,7 @@ def test_no_evaluation_begins_after_the_wall_time(catalogue: Catalogue, pool: Ev
     assert store.runs() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     ["", "no_such_task", "../../etc/passwd", "/etc/passwd", "/etc/passwd.py", "core/../core/gelu", "core", "gelu\0",
@@ -610,6 +611,7 @@ def test_what_is_no_candidate_is_refused_and_not_journalled(
     assert store.runs() == []
 
 
+@pytest.mark.slow
 def test_attempts_of_other_clients_cannot_be_compared(service: Service) -> None:
     attempt = ask(service, "submit", task="tiny/gelu", source=BROKEN, plan=PLAN)["attempt"]
     with pytest.raises(UsageError, match="submitted no attempt"):

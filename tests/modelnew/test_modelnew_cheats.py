@@ -13,6 +13,7 @@ from kernelforge.records import Verdict
 from tests.modelnew.modelnew_setup import Judge, forward
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "key",
     ["x.data_ptr()", "(x.data_ptr(), x._version, tuple(x.shape))", "tuple(x.shape)", "x.untyped_storage().data_ptr()"],
@@ -40,6 +41,7 @@ def test_patched_timers_and_synchronisation_change_nothing(judge: Judge) -> None
     assert judge(forward("return self.honest(x, y)", before=patches)).performance is None
 
 
+@pytest.mark.slow
 def test_returning_or_overwriting_an_input_is_wrong(judge: Judge) -> None:
     judge(forward("return x"), Verdict.WRONG)
     judge(forward("out = self.honest(x, y)", "x.copy_(out)", "return x"), Verdict.WRONG, "input 0 was changed")
@@ -82,6 +84,7 @@ class Lazy(torch.Tensor):
 """
 
 
+@pytest.mark.slow
 def test_a_lazy_tensor_is_computed_before_its_bytes_are_taken(judge: Judge) -> None:
     judge(forward("return Lazy.make(x, lambda: self.honest(x, y))", before=LAZY))
     judge(forward("Lazy.idle = True", "return Lazy.make(x, lambda: self.honest(x, y))", before=LAZY), Verdict.WRONG)
@@ -213,6 +216,7 @@ def test_what_a_candidate_says_of_a_hidden_size_is_not_repeated(judge: Judge, me
     assert judge(forward(*lines, before=CHANNEL), verdict).reason == HIDDEN_REASONS[verdict]
 
 
+@pytest.mark.slow
 def test_a_type_of_its_own_tells_nothing_of_a_hidden_size(judge: Judge) -> None:
     raises = "raise type('seven', (Exception,), {})('seven')"
     for text in (
@@ -227,6 +231,7 @@ def test_text_that_cannot_be_written_becomes_text_that_can(judge: Judge, text: s
     assert judge(forward(f"raise {text}"), Verdict.CRASH, "RuntimeError: ?").model_dump_json()
 
 
+@pytest.mark.slow
 def test_what_a_candidate_says_is_of_bounded_length(judge: Judge) -> None:
     leave = "import os; os._exit(0)"
     for text in (

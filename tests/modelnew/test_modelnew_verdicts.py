@@ -13,6 +13,7 @@ from kernelforge.server.jobs.state import JobServiceSettings
 from tests.modelnew.modelnew_setup import HONEST, Judge, forward
 
 
+@pytest.mark.slow
 def test_a_good_candidate_passes_at_every_size_and_has_no_time(judge: Judge) -> None:
     evaluation = judge(HONEST)
     assert evaluation.correctness is not None
@@ -45,6 +46,7 @@ def test_parameters_without_a_counterpart_are_refused_and_listed(judge: Judge) -
     judge(text, Verdict.POLICY, "have no counterpart", "own (3,)", "none left")
 
 
+@pytest.mark.slow
 def test_parameters_of_other_names_are_given_by_order_and_it_says_so(judge: Judge) -> None:
     text = HONEST.replace("self.fc = nn.Linear", "self.linear = nn.Linear").replace("self.fc.", "self.linear.")
     evaluation = judge(text)
@@ -55,6 +57,7 @@ def test_parameters_of_other_names_are_given_by_order_and_it_says_so(judge: Judg
     assert messages["hidden_odd"] == ""
 
 
+@pytest.mark.slow
 def test_buffers_of_its_own_stay_and_are_told_without_a_hidden_shape(judge: Judge) -> None:
     text = HONEST.replace(
         "super().__init__()", "super().__init__()\n        self.register_buffer('own', torch.ones(features))"
@@ -127,11 +130,13 @@ def test_what_needs_a_gpu_or_a_missing_package_is_no_score(judge: Judge) -> None
     judge("import no_such_package\n", Verdict.INFRA, "not installed here")
 
 
+@pytest.mark.slow
 def test_constants_copied_from_the_task_follow_its_sizes(judge: Judge) -> None:
     text = "ROWS = 64\nCOLS = 96\n" + forward("assert x.shape == (ROWS, COLS)", "return self.honest(x, y)")
     judge(text)
 
 
+@pytest.mark.slow
 def test_a_copied_constant_that_cannot_be_set_is_said(judge: Judge) -> None:
     evaluation = judge("COLS = 96\nCOLS = COLS\n" + HONEST)
     assert evaluation.correctness is not None

@@ -140,6 +140,7 @@ def test_a_gradient_comes_from_the_reference(operator_of: Opened) -> None:
     assert operator.fallbacks == Counter(gradient=2)
 
 
+@pytest.mark.slow
 def test_transforms_and_forward_mode_go_through_the_reference(operator_of: Opened) -> None:
     """Torch has no rule for them: the derivative by forward mode was zero, in silence."""
     operator, x, (weight, bias) = operator_of("linear"), torch.randn(8, 32), linear_weights()

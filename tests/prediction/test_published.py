@@ -43,6 +43,7 @@ def test_another_gpu_size_or_task_has_none(relu_facts: SizeFacts) -> None:
     assert published_baseline(task.model_copy(update={"name": "other"}), relu_facts, H100) is None
 
 
+@pytest.mark.slow
 def test_a_task_without_a_published_time_is_predicted(kept_zygotes: Callable[..., Zygote]) -> None:
     task = load_task("level1/conv2d")
     with Oracle(kept_zygotes("oracle"), task) as oracle:

@@ -327,6 +327,7 @@ ACCESSES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ACCESSES)
 def test_accesses_and_arithmetic_run_as_often_as_their_lines(read, name: str) -> None:
     source, opcodes = ACCESSES[name]

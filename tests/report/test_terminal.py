@@ -189,6 +189,7 @@ def test_a_comparison_says_how_times_were_compared_and_what_is_apart() -> None:
     assert "no task is in both" in drawn(compare_lines(compare_view(golden_records("hostile"), a)))
 
 
+@pytest.mark.slow
 def test_the_end_of_a_run_says_once_which_baselines_were_not_there() -> None:
     records = golden_records("measured-a")
     changed = []

@@ -267,6 +267,7 @@ def test_no_figure_shows_it_as_a_result() -> None:
     assert not figures_of(draw_task(task_view(records, solved(records))))
 
 
+@pytest.mark.slow
 def test_pages_mark_it_and_filters_tell_it_from_what_is_correct() -> None:
     records = marked(golden_records("modelled"))
     task, view = solved(records), run_view(records)

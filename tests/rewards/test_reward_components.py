@@ -42,6 +42,7 @@ def test_infra_says_nothing() -> None:
     assert result.origins == {}
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(evaluations)
 def test_each_component_that_has_a_value_has_an_origin(evaluation: Evaluation) -> None:

@@ -67,6 +67,7 @@ def test_incorrect_is_worse_than_any_time_that_is_believed(wrong: Evaluation, sp
         assert lost < won, name
 
 
+@pytest.mark.slow
 @few
 @given(st.floats(1e-3, 1e4), st.floats(1e-3, 1e4), sources)
 def test_a_faster_candidate_never_earns_less_under_any_policy(first: float, second: float, source: str | None) -> None:

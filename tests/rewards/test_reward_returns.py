@@ -28,6 +28,7 @@ def test_without_discount_each_turn_is_its_own() -> None:
     assert discounted_returns([1.0, None, 3.0], 0.0) == [1.0, None, 3.0]
 
 
+@pytest.mark.slow
 @given(rewards, st.floats(0, 1))
 def test_a_return_is_the_discounted_sum_of_what_follows(turns: list[float | None], discount: float) -> None:
     for position, item in enumerate(discounted_returns(turns, discount)):
@@ -56,6 +57,7 @@ def test_smoothing_clips_at_one_and_a_half_deviations() -> None:
     assert smoothed([2.0, None, 2.0]) == [0.0, None, 0.0]
 
 
+@pytest.mark.slow
 @given(rewards)
 def test_leaving_one_out_compares_with_the_mean_of_the_others(returns: list[float | None]) -> None:
     for position, item in enumerate(leave_one_out(returns)):

@@ -194,6 +194,7 @@ def get_init_inputs():
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("source", "expected_text"),
     [

@@ -329,6 +329,7 @@ def test_a_start_belongs_to_a_task_of_the_run() -> None:
         configure(suite=small_core(), tasks=("swish",), starts=(start_from_text("gelu", COMMENTED),))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("warm_workshop")
 def test_the_library_takes_a_file_a_candidate_or_an_attempt_of_its_results(tmp_path: Path) -> None:
     (tmp_path / "swish.cu").write_text(COMMENTED)

@@ -179,7 +179,6 @@ def test_a_program_reaches_no_network(act):
             server.accept()
 
 
-@pytest.mark.slow
 @each(RUN_PROGRAMS)
 def test_a_program_inherits_no_descriptor(act, canary, planted):
     planted_fd = os.open(planted, os.O_RDONLY)

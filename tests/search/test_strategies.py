@@ -88,6 +88,7 @@ def test_every_strategy_shows_as_much_of_a_profile_as_it_is_told_to(name: str, m
     assert STRATEGIES[name].settle({})["metrics"] == ("none" if name == "contrast" else "full")
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(3)
 @EACH
 @settings(max_examples=8, deadline=None)

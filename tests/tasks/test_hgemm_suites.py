@@ -99,6 +99,7 @@ def test_a_float32_accumulator_is_accepted_and_wrong_answers_are_not(size: str, 
     assert [name for name, answer in wrong.items() if passes(reckoner, drawn, answer)] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["normal", "large", "edge"])
 def test_other_inputs_are_admitted_where_a_float16_accumulator_is_allowed(family: str) -> None:
     drawn = NARROW.draw(LONG, family, 7)

@@ -46,7 +46,6 @@ def test_a_door_that_is_open_would_be_seen(judge: Judge, heat_step: Task) -> Non
     judge(reaching(heat_step, 'return open("/usr/bin", O_RDONLY) >= 0;'), Verdict.WRONG)
 
 
-@pytest.mark.slow
 def test_the_environment_holds_no_variable_of_the_parent(judge: Judge, heat_step: Task, canary: str) -> None:
     search = f'for (char **at = environ; *at; at++) if (strstr(*at, "{canary}") || strstr(*at, "KEY")) return 1;'
     judge(reaching(heat_step, f'{search}\nreturn getenv("KERNELFORGE_CANARY") != 0;'))
@@ -80,6 +79,7 @@ def test_one_descriptor_is_open_beside_the_standard_ones(
         os.close(descriptor)
 
 
+@pytest.mark.slow
 def test_neither_the_network_nor_another_process_is_in_reach(judge: Judge, heat_step: Task) -> None:
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))

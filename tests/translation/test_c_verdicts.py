@@ -45,6 +45,7 @@ def test_what_does_not_compile_or_fit_is_a_build_error(judge: Judge, text: str, 
     assert judge(text, Verdict.BUILD, *words).stage == "compile"
 
 
+@pytest.mark.slow
 def test_a_wrong_result_is_wrong_and_hidden_sizes_stay_secret(judge: Judge, heat_step: Task) -> None:
     assert judge(f"{HEAD}{{ {COPY} }}", Verdict.WRONG).stage == "small"
     body = heat_step.c_source.partition(HEAD)[2]
@@ -73,6 +74,7 @@ def test_a_call_that_never_ends_is_a_timeout(judge: Judge) -> None:
     judge(f"{HEAD}{{ for (volatile int i = 0; ; i++) ; }}", Verdict.TIMEOUT)
 
 
+@pytest.mark.slow
 def test_no_policy_rewards_a_c_function(judge: Judge, heat_step: Task) -> None:
     evaluation = judge(heat_step.c_source)
     assert all(reward(name, evaluation, Context()).value is None for name in POLICIES)

@@ -268,6 +268,7 @@ def test_a_block_leaves_nothing_to_the_next_one(c_zygote: Zygote, heat_step: Tas
     assert len(open_files) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "before",
     [
@@ -308,6 +309,7 @@ def test_what_this_machine_cannot_time_is_no_fault_of_the_candidate(
     assert evaluation.performance is None
 
 
+@pytest.mark.slow
 def test_what_a_thread_would_write_after_the_reply_is_lost(timing_judge: Judge, heat_step: Task) -> None:
     """The reply ends the process."""
     lazy = (

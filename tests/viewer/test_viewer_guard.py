@@ -91,6 +91,7 @@ async def test_cookies_that_servers_on_other_ports_set_lock_nobody_out(results: 
                 assert answer.status_code == 200, cookie
 
 
+@pytest.mark.slow
 async def test_a_request_must_name_this_machine(results: Path) -> None:
     async with opened(results) as viewer:
         for host in (
@@ -158,7 +159,6 @@ async def test_no_path_leads_to_a_file(results: Path, path: str) -> None:
     assert b"SQLite format" not in answer
 
 
-@pytest.mark.slow
 async def test_nothing_is_given_out_but_the_journal_and_assets(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", CANARY)
     async with serving(results) as service:

@@ -331,6 +331,7 @@ async def test_a_start_that_is_cancelled_in_its_first_moment_leaves_nothing(monk
     assert own_workers() == before
 
 
+@pytest.mark.slow
 def test_options_that_do_not_go_together_are_refused() -> None:
     with pytest.raises(UsageError, match="slots"):
         LocalEngine("emulated:h100", slots=0)

@@ -32,6 +32,7 @@ def graphless(device_of: DeviceOf) -> Iterator[SoftwareDevice]:
         yield made
 
 
+@pytest.mark.slow
 def test_a_sample_runs_every_set_once(compiler: Compiler, device: SoftwareDevice) -> None:
     pairs = [(randoms(1000, seed=2 * k), randoms(1000, seed=2 * k + 1)) for k in range(3)]
     plan = resolve(ADD_PLAN, pairs[0])
@@ -87,6 +88,7 @@ def test_without_graphs_the_same_is_launched(
     assert times[0] == times[1]
 
 
+@pytest.mark.slow
 def test_gaps_are_no_part_of_a_sample(compiler: Compiler, device: SoftwareDevice) -> None:
     a = randoms(100)
     plan = resolve(ADD_PLAN, [a, a])
@@ -100,6 +102,7 @@ def test_gaps_are_no_part_of_a_sample(compiler: Compiler, device: SoftwareDevice
             armed.refresh([request(plan, a, a)] * 2)
 
 
+@pytest.mark.slow
 def test_setup_is_no_part_of_a_sample(compiler: Compiler, device: SoftwareDevice) -> None:
     x, weight = randoms(64), randoms(64, seed=1)
     plan = resolve(plans.SCALE_PLAN, [x], {"weight": weight})
@@ -113,6 +116,7 @@ def test_setup_is_no_part_of_a_sample(compiler: Compiler, device: SoftwareDevice
         assert with_setup < 2 * (2 * LAUNCH_US + 64)
 
 
+@pytest.mark.slow
 def test_what_setup_prepared_may_not_be_written(compiler: Compiler, device: SoftwareDevice) -> None:
     x, weight = randoms(64), randoms(64, seed=1)
     plan = resolve(plans.DAMAGE_PLAN, [x], {"weight": weight})
@@ -379,6 +383,7 @@ def test_inputs_that_are_accumulated_into_are_as_drawn_before_every_execution(
                 np.testing.assert_array_equal(floats(outputs[0]), 2 * (x + 1))
 
 
+@pytest.mark.slow
 def test_outputs_are_an_executions_even_after_overheads(compiler: Compiler, device: SoftwareDevice) -> None:
     a, b = randoms(100), randoms(100, seed=1)
     plan = resolve(ADD_PLAN, [a, b])

@@ -179,6 +179,7 @@ def test_out_of_device_memory_is_a_verdict_and_the_next_candidate_is_unaffected(
         a_good_candidate_passes(compiler, device)
 
 
+@pytest.mark.slow
 def test_memory_that_only_the_driver_misses_is_a_verdict_too(compiler: Compiler, device_of: DeviceOf) -> None:
     a, b = randoms(500_000), randoms(500_000)
     plan = resolve(ADD_PLAN, [a, b])
@@ -238,6 +239,7 @@ def test_a_session_takes_a_warm_spare_and_another_is_made(compiler: Compiler) ->
             device.runners.release()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("warm_zygotes")
 def test_no_context_is_made_while_the_gpu_is_timed(compiler: Compiler) -> None:
     with SoftwareDevice() as device:

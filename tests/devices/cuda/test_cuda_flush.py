@@ -81,6 +81,7 @@ def test_a_driver_that_cannot_compile_the_kernel_is_no_fault_of_a_plan() -> None
         L2Flush(Jitless(), NBYTES, 0x5A)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("major", RELEASES)
 def test_the_text_is_right_for_every_gpu_that_is_built_for(major: int, tmp_path: Path) -> None:
     """The GPU's driver compiles it with the ptxas of its own version of CUDA."""

@@ -103,6 +103,7 @@ class Placing(SoftwareDriver):
         super().launch(*arguments)
 
 
+@pytest.mark.slow
 def test_an_input_of_the_host_is_mapped_guarded_and_freed(compiler: Compiler) -> None:
     a, b = randoms(300), randoms(300, seed=1)
     driver = Placing()

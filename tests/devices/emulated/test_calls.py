@@ -47,6 +47,7 @@ def walk(x: float, y: list[int], twice: bool, n: int) -> tuple[float, list[int]]
     return (x1 + x, [y1[0], y1[1], y1[2] + n]) if twice else (x1, y1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", [32, 45])
 def test_recursion(block: int) -> None:
     x = np.random.default_rng(1).integers(0, 8, 64).astype(np.int32)
@@ -99,6 +100,7 @@ extern "C" __global__ void k(const int* x, int* y, Function* passed) {
 }"""
 
 
+@pytest.mark.slow
 def test_pointers_to_functions() -> None:
     x = np.random.default_rng(2).integers(0, 3, 32).astype(np.int32)
     y, passed = np.zeros(64, np.int32), np.zeros(32, np.uint64)

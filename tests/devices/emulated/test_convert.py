@@ -63,6 +63,7 @@ def test_integer_to_float_rounds_to_nearest(source: str, target: str) -> None:
     assert_same(apply(f"cvt.rn.{target}.{source} {{d}}, {{a}};", out, (source, a)), want)
 
 
+@pytest.mark.slow
 def test_between_float_types() -> None:
     single, double, half = patterns(32), patterns(64), patterns(16)
     with np.errstate(all="ignore"):

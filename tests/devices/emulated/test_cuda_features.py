@@ -230,6 +230,7 @@ def test_atomics_on_floating_point_and_by_compare_and_swap() -> None:
     assert (b.astype(np.uint32) << 16).view(np.float32).tolist() == [128, 256]
 
 
+@pytest.mark.slow
 def test_half_and_bfloat16_elementwise() -> None:
     source = """
     #include <cuda_fp16.h>

@@ -112,6 +112,7 @@ def test_a_profile_tells_of_shared_memory_as_the_machine_accesses_it(
     assert counted.value == 8 * (4 + 4 * 4)
 
 
+@pytest.mark.slow
 def test_the_time_is_that_of_the_machine_code(compiler: Compiler, device: EmulatedDevice) -> None:
     """ptxas makes one instruction of three logical ones of the PTX."""
     source = """

@@ -214,6 +214,7 @@ def forward(x):
 """
 
 
+@pytest.mark.slow
 def test_three_passes_over_a_row_read_it_once_from_dram() -> None:
     profiled, _ = profile(SOFTMAX, SOFTMAX_PLAN, randoms(128, 1024), compulsory=8 * 128 * 1024)
     assert excess(profiled) == pytest.approx(1, rel=0.001)
@@ -316,6 +317,7 @@ def test_a_sampled_matmul_is_not_charged_for_shared_operands_once_per_block() ->
     assert excess(profiled) == pytest.approx(1, rel=0.05)
 
 
+@pytest.mark.slow
 def test_edges_of_an_image_count_as_often_as_there_are_such_blocks() -> None:
     """A sample of some blocks has too many or too few of those at the border, which load less."""
     source = """
@@ -362,6 +364,7 @@ def forward(x):
     assert [profiled.value(name) for name in names] == pytest.approx([n / 32, n / 32, n / 8, n / 8], rel=1e-12)
 
 
+@pytest.mark.slow
 def test_a_block_row_that_the_l2_loses_is_read_again() -> None:
     """Blocks start one after another: between two rows of blocks all of B goes through the L2."""
     n = 1024
@@ -430,6 +433,7 @@ def test_intermediates_are_written_to_dram_and_read_from_the_l2() -> None:
     assert profiled.kernels[0].launches == 3
 
 
+@pytest.mark.slow
 def test_sampled_intermediates_are_accounted_for_alike() -> None:
     n = 1 << 20
     profiled, _ = profile(UNFUSED, UNFUSED_PLAN, randoms(n), compulsory=8 * n, sampled=True)
@@ -463,6 +467,7 @@ def test_sampled_intermediates_larger_than_the_l2_are_read_back() -> None:
     assert profiled.value("dram__bytes_write.sum") == pytest.approx(12 * n, rel=0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampled", [False, True])
 def test_repeated_launches_are_all_counted(sampled: bool) -> None:
     plan = """
@@ -579,6 +584,7 @@ def forward(x):
     assert excess(profiled) == pytest.approx(4.5, rel=0.001)
 
 
+@pytest.mark.slow
 def test_bank_conflicts_are_counted() -> None:
     source = """
 extern "C" __global__ void columns(const float* x, float* out) {

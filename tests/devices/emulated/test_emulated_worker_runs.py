@@ -114,6 +114,7 @@ extern "C" __global__ void reverse(const float* x, float* out) {
     assert run(fixed, plan, randoms(256 * 100)).faults == ()
 
 
+@pytest.mark.slow
 def test_an_endless_loop_ends_at_its_deadline() -> None:
     source = (
         'extern "C" __global__ void spin(const volatile float* x, float* out) { while (x[0] == x[0]) {} out[0] = 1; }'
@@ -125,6 +126,7 @@ def test_an_endless_loop_ends_at_its_deadline() -> None:
     assert ran.faults[0].kind == "timeout"
 
 
+@pytest.mark.slow
 def test_the_clock_says_nothing_of_a_kernel_that_is_within_its_work() -> None:
     plan = "def forward(x):\n    out = empty_like(x)\n    spin[1, 32](x, out)\n    return out\n"
     source = (

@@ -100,6 +100,7 @@ def quotient(a: Fraction, b: Fraction, *_: Fraction) -> Fraction | None:
     return a / b if b else None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["f32", "f64"])
 def test_every_rounding_mode(kind: str) -> None:
     rows = drawn(kind, 3)

@@ -112,6 +112,7 @@ def test_totals_are_those_of_numpy(entry: str) -> None:
     assert out[0] == x.sum()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("entry", ["image_global", "image_constant", "image_tile"])
 def test_images_keep_their_size_and_are_limited(entry: str) -> None:
     """Weights in constant memory are zero here."""
@@ -155,6 +156,7 @@ def test_rows_are_normalised_by_their_mean_square(entry: str) -> None:
     np.testing.assert_allclose(out, x / root * weight, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_launch_is_profiled_and_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     n = 1 << 14
     case = {

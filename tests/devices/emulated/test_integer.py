@@ -101,6 +101,7 @@ def test_wide_multiply_add(sign: str, bits: int) -> None:
     assert got.tolist() == want
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bits", [32, 64])
 def test_bit_counting(bits: int) -> None:
     a = words(bits)
@@ -138,6 +139,7 @@ def test_bit_field_extract(kind: str) -> None:
     assert got.tolist() == want
 
 
+@pytest.mark.slow
 def test_bit_field_insert() -> None:
     a, b = words(32), words(32)
     for position, length in ((0, 8), (4, 12), (31, 1), (0, 32), (20, 40), (40, 4), (7, 0)):

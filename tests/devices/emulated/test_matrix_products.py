@@ -208,6 +208,7 @@ PAIR, UPPER = LANES % 16 // 4, LANES // 16
 """Of each lane: its quad pair, and whether it is one of the pair's last four lanes."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("result", ["f32", "f16"])
 @pytest.mark.parametrize("layout", ["row.col", "row.row", "col.col", "col.row"])
 def test_four_quad_pairs_of_volta_multiply_each_their_own(layout: str, result: str) -> None:

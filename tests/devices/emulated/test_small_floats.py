@@ -203,6 +203,7 @@ def test_pairs_of_halves(target: str, options: str, mode: str) -> None:
     assert (got & 0xFFFF).tolist() == [convert(float(x)) for x in np.roll(a, 5)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["rn", "rna", "rz"])
 def test_tf32_rounds_in_every_mode(mode: str) -> None:
     a = floats()

@@ -77,6 +77,7 @@ FORMS: list[tuple[str, int, Callable[[int], list[int]]]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("relu", [False, True])
 @pytest.mark.parametrize(("name", "distance", "bits_of"), FORMS)
 def test_fours_of_small_floats(name: str, distance: int, bits_of: Callable[[int], list[int]], relu: bool) -> None:

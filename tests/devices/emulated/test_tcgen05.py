@@ -76,6 +76,7 @@ def test_operands_are_negated(signs: tuple[int, int]) -> None:
     Case(*F16, 128, 16, signs=signs).check()
 
 
+@pytest.mark.slow
 def test_d_is_left_out_or_scaled() -> None:
     Case(*F16, 128, 16).check(keep=0)
     Case(*F16, 128, 16, scale=5).check()

@@ -141,6 +141,7 @@ def test_products_of_every_type(types: tuple[str, str, str, str], m: int, a: str
     PairCase(*types, m, 32, a=a).check()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("m", "n"), [(128, 16), (128, 256), (256, 48), (256, 256)])
 def test_products_of_every_width(m: int, n: int) -> None:
     PairCase(*F16, m, n, b="32B").check()

@@ -288,6 +288,7 @@ def test_edges_stand_for_the_blocks_at_ends_that_do_something_else(
     assert stood_for <= math.prod(grid) + 1e-6
 
 
+@pytest.mark.slow
 @given(st.tuples(st.integers(9, 40), st.integers(9, 40), st.integers(1, 2)), st.tuples(*[st.integers(0, 9)] * 4))
 def test_what_edges_do_less_adds_up_in_corners_that_do_not_run(
     grid: tuple[int, int, int], less: tuple[int, ...]

@@ -65,6 +65,7 @@ def test_vector_add(run: Callable[..., list[Array]], n: int) -> None:
     np.testing.assert_array_equal(out, x + y)
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize(("rows", "columns"), [(1, 1), (7, 781), (5, 1024)])
 def test_fused_softmax(run: Callable[..., list[Array]], rows: int, columns: int) -> None:
@@ -96,6 +97,7 @@ def test_low_memory_dropout(run: Callable[..., list[Array]]) -> None:
     assert np.mean(first == 0) == pytest.approx(0.25, abs=0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize(("rows", "columns"), [(3, 1000), (4, 256), (2, 5)])
 def test_layer_norm(run: Callable[..., list[Array]], rows: int, columns: int) -> None:

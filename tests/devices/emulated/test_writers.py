@@ -382,6 +382,7 @@ ROWS = (
 DIVIDED = Output(5, 0, (M, K), FLOAT)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("looked_at")
 def test_of_threads_that_do_nothing_together_those_behind_the_elements_run(
     ptx: str, monkeypatch: pytest.MonkeyPatch
@@ -514,6 +515,7 @@ def test_fewer_elements_are_had_where_the_host_could_not_hold_what_they_need(
     assert "which this machine would have to hold" in run_part(ptx, [GEMM, SUMS], S, [0, 50]).reason
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("looked_at")
 def test_fewer_elements_are_had_where_they_are_dear(ptx: str, monkeypatch: pytest.MonkeyPatch) -> None:
     elements, _, _ = values(run_part(ptx, [GEMM], C, [0]))

@@ -88,6 +88,7 @@ def test_a_picture_holds_no_script_and_no_address() -> None:
         assert not [name for name in element.attrib if name.endswith("href") or name.startswith("on")]
 
 
+@pytest.mark.slow
 def test_the_same_figure_gives_the_same_picture() -> None:
     figure = figures()["funnel"]
     assert svg(figure) == svg(figure)

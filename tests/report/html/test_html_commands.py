@@ -79,6 +79,7 @@ def test_the_usual_folder_needs_no_name(main: Main, tmp_path: Path, monkeypatch:
         assert "--messages\n" in main("show", f"{RUN}/softmax/5", *words)[1].replace(" ", "\n")
 
 
+@pytest.mark.slow
 def test_where_a_variable_names_another_folder_the_usual_one_is_named(
     main: Main, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

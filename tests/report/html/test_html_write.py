@@ -40,6 +40,7 @@ def report(site: Site, tmp_path: Path) -> Path:
     return tmp_path / "report"
 
 
+@pytest.mark.slow
 def test_a_folder_holds_every_page_all_data_all_assets_and_its_mark(site: Site, report: Path):
     result = tree_of(report)
     assert result.keys() == {*site.pages(), *site.data(), *(f"assets/{name}" for name in site.assets()), MARK}
@@ -202,6 +203,7 @@ def test_a_pipe_is_no_report(site: Site, tmp_path: Path):
         write_file(site, tmp_path / "pipe.html")
 
 
+@pytest.mark.slow
 def test_an_empty_folder_may_become_a_report(site: Site, tmp_path: Path):
     (tmp_path / "empty").mkdir(mode=0o755)
     write_folder(site, tmp_path / "empty")

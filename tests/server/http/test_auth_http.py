@@ -107,6 +107,7 @@ def test_a_public_server_answers_no_path_at_all_without_a_valid_token(tmp_path: 
         assert set(statuses(app, requests, headers, WORLD)) == {401}
 
 
+@pytest.mark.slow
 async def test_a_websocket_without_a_token_is_refused(tokens: Tokens) -> None:
     router = api_router("socket")
 
@@ -127,6 +128,7 @@ async def test_a_websocket_without_a_token_is_refused(tokens: Tokens) -> None:
             assert await socket.recv() == "trainer"
 
 
+@pytest.mark.slow
 def test_a_token_is_a_bearers_or_a_password(tokens: Tokens) -> None:
     token = tokens.create("trainer", ["submit", "read"])
     app = create_app(MinimalService(), tokens=tokens, public=True)
@@ -141,6 +143,7 @@ def test_a_token_is_a_bearers_or_a_password(tokens: Tokens) -> None:
         assert statuses(app, [("GET", "/v1/runs")], {"Authorization": header}, WORLD) == [401]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("scope", "allowed"),
     [("submit", ["POST /v1/jobs", "PATCH /v1/runs/a"]), ("read", ["GET /v1/runs"]), ("admin", ["PATCH /v1/runs/a"])],

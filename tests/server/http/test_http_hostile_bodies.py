@@ -78,6 +78,7 @@ def test_only_what_is_outside_of_strings_is_counted(text: bytes, too_many: bool)
     assert has_too_many_values(text) is too_many
 
 
+@pytest.mark.slow
 def test_rows_that_all_measure_something_else_are_counted_once_each() -> None:
     """With a pass over all rows for each key this would take minutes."""
     rows = [{"reward": 1.0, "reward_components": {f"k{number}": number}} for number in range(20_000)]

@@ -158,6 +158,7 @@ async def test_the_events_of_many_jobs_end_after_the_last_of_them(
     assert (await client.post("/v1/jobs/events", json={"ids": [ids[0], "none"]})).status_code == 404
 
 
+@pytest.mark.slow
 async def test_a_reward_comes_in_one_request_and_its_job_is_cancelled_when_time_runs_out(
     client: httpx2.AsyncClient,
 ) -> None:

@@ -209,6 +209,7 @@ class NeverDone(MinimalService):
         await asyncio.Event().wait()
 
 
+@pytest.mark.slow
 async def test_a_stream_that_is_cancelled_as_its_jobs_end_leaves_no_error_behind() -> None:
     ended, errors = asyncio.Event(), []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: errors.append(context))
@@ -234,6 +235,7 @@ async def test_a_stream_that_is_cancelled_as_its_jobs_end_leaves_no_error_behind
     assert errors == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("second", [True, False])
 async def test_a_second_signal_or_the_limit_ends_what_does_not_drain(
     second: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

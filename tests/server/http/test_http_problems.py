@@ -218,6 +218,7 @@ def test_a_head_that_does_not_arrive_is_given_up() -> None:
     assert sent_raw(replace(SMALL, head_s=SHORT_S), *heads) == [b"", b"", b""]
 
 
+@pytest.mark.slow
 def test_half_a_websocket_is_answered_or_given_up() -> None:
     upgrades = [
         f"{head} HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: upgrade\r\n{more}\r\n".encode()

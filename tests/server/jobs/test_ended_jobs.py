@@ -66,6 +66,7 @@ def test_every_policy_gives_again_what_the_server_answered(
     assert len({row["value"] for row in rows}) > 4
 
 
+@pytest.mark.slow
 def test_jobs_are_of_a_run_and_scored_under_any_policy(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

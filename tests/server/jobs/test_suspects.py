@@ -38,6 +38,7 @@ async def withheld(service: JobService, time_us: int, source: str, **fields: Any
     return suspect
 
 
+@pytest.mark.slow
 async def test_a_jump_that_is_like_a_hack_is_withheld_until_it_is_released(tmp_path: Path) -> None:
     async with serving(tmp_path, TimedEngine()) as service:
         await service.set_run("default", RunSettings(jump_factor=2))

@@ -81,6 +81,7 @@ async def test_a_trainer_that_asks_again_joins_what_is_still_running(
     assert len(engine.evaluated) == 1
 
 
+@pytest.mark.slow
 async def test_a_trainer_that_goes_away_frees_the_device(tmp_path: Path) -> None:
     engine = InProcessEngine()
     async with serving(tmp_path, engine) as service:
@@ -115,6 +116,7 @@ async def test_kernelgyms_ids_hold_through_a_restart(tmp_path: Path) -> None:
     assert len([source for source in engine.evaluated if "// a\n" in source]) == 1
 
 
+@pytest.mark.slow
 async def test_a_kernelgym_task_is_cancelled_from_another_connection(tmp_path: Path) -> None:
     engine = InProcessEngine()
     async with serving(tmp_path, engine) as service:

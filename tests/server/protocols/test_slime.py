@@ -95,6 +95,7 @@ def test_special_tokens_at_the_end_are_not_part_of_a_completion(text: str, kept:
     assert without_end_tokens(text) == kept
 
 
+@pytest.mark.slow
 def test_a_completion_of_nothing_but_special_tokens_is_read_quickly() -> None:
     assert without_end_tokens("<|x|>" * 200_000) == ""
     assert without_end_tokens("<" * 1_000_000 + ">") == "<" * 1_000_000 + ">"

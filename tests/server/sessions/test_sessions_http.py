@@ -174,6 +174,7 @@ async def test_a_candidate_that_the_device_cannot_run_is_a_turn(tmp_path: Path) 
     assert state["returns"] == pytest.approx([-1.0 + 0.4 * 1.0, 1.0])
 
 
+@pytest.mark.slow
 async def test_after_so_many_failures_at_hidden_sizes_a_session_is_not_told_how(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,6 +201,7 @@ async def test_after_so_many_failures_at_hidden_sizes_a_session_is_not_told_how(
         assert 'kernelforge_gateway_events_total{event="failed_at_hidden"} 2.0' in metrics
 
 
+@pytest.mark.slow
 async def test_a_numbered_turn_can_be_sent_again(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         session = (await server.open())["id"]
@@ -244,6 +246,7 @@ async def test_trouble_of_ours_is_not_a_turn_and_the_turn_may_be_repeated(tmp_pa
         assert (await server.turn(session, completion("late"), 1)).json()["number"] == 1
 
 
+@pytest.mark.slow
 async def test_deleting_a_session_frees_what_its_turn_holds(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         session = (await server.open())["id"]
@@ -257,6 +260,7 @@ async def test_deleting_a_session_frees_what_its_turn_holds(tmp_path: Path) -> N
         assert (await server.client.get(f"/v1/sessions/{session}")).status_code == 404
 
 
+@pytest.mark.slow
 async def test_a_turn_that_begins_while_its_session_is_deleted_ends_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -281,6 +285,7 @@ async def test_a_turn_that_begins_while_its_session_is_deleted_ends_with_it(
             await asyncio.sleep(0.001)
 
 
+@pytest.mark.slow
 async def test_a_session_ends_and_takes_no_more_turns(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         session = (await server.open(turns=1))["id"]
@@ -289,6 +294,7 @@ async def test_a_session_ends_and_takes_no_more_turns(tmp_path: Path) -> None:
         assert (answer.status_code, answer.json()["error"]["code"]) == (409, "session_done")
 
 
+@pytest.mark.slow
 async def test_a_session_is_its_owners(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         session = (await server.open())["id"]
@@ -392,6 +398,7 @@ async def test_a_session_keeps_the_policy_that_it_began_with(tmp_path: Path) -> 
         assert (turn.json()["result"]["policy"], (await server.open())["policy"]) == ("kevin/1", "cuda-agent/1")
 
 
+@pytest.mark.slow
 async def test_requests_that_make_no_sense_are_refused(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         for body in (
@@ -424,6 +431,7 @@ async def test_requests_that_make_no_sense_are_refused(tmp_path: Path) -> None:
             assert answer.status_code == 404
 
 
+@pytest.mark.slow
 async def test_prompts_and_contrast_sessions_show_what_the_runs_jobs_found(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         body = {"task": "core/softmax", "run_id": "l1", "seed": 3, "count": 2}
@@ -503,6 +511,7 @@ async def test_a_session_begins_with_a_kernel_that_its_first_prompt_revises(tmp_
     assert after["start"] == session["start"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["refine", "contrast", "fsr"])
 async def test_every_kind_of_prompts_begins_with_the_start(kind: str, tmp_path: Path) -> None:
     async with serving(tmp_path) as server:

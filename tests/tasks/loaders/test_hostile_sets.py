@@ -94,6 +94,7 @@ def test_rows_beyond_the_bounds_are_told(tmp_path: Path, monkeypatch: pytest.Mon
         assert "no further" in loaded("ops-6k", tmp_path / f"{name}.parquet").not_loaded[0].reason
 
 
+@pytest.mark.slow
 def test_a_text_that_a_parquet_file_has_once_is_not_held_for_every_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -299,6 +300,7 @@ def test_no_value_anywhere_in_a_definition_is_a_bug(tmp_path: Path, data: st.Dat
     assert len(result.tasks) + len(result.not_loaded) == 1
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     source=st.sampled_from([files.SOFTMAX, files.INLINE, files.GROUP_NORM]),
@@ -320,6 +322,7 @@ HOSTILE_TEXT = st.text(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(title=HOSTILE_TEXT, tag=HOSTILE_TEXT, note=HOSTILE_TEXT, origin=HOSTILE_TEXT, reason=HOSTILE_TEXT)
 def test_no_text_writes_anything_else_into_a_suite(
