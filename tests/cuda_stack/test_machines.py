@@ -13,7 +13,7 @@ import pytest
 
 from tests.cuda_stack.machine import HERE, MACHINES, Machine, Outcome, buildable, run_in
 
-pytestmark = [pytest.mark.skipif(bool(buildable()), reason=f"imitating a machine: {buildable()}")]
+pytestmark = pytest.mark.skipif(bool(buildable()), reason=f"imitating a machine: {buildable()}")
 
 BY_NAME = {machine.name: machine for machine in MACHINES}
 ROLES = ("gpu-runner", "gpu-oracle", "gpu-modelnew")
